@@ -1,0 +1,56 @@
+# Needs: make, and a Python 3.11, 3.12 or 3.13 with venv and pip. Everything else is installed into .venv.
+# Choose the interpreter with `make setup PYTHON=/path/to/python`.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	"$$p" -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c '$(SUPPORTED)' || { \
+		echo "Outlive needs Python 3.11, 3.12 or 3.13; found: $(or $(PYTHON),none). Try: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "$(PYTHON) has no venv or ensurepip. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -c '$(SUPPORTED)' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[all,dev]' -c constraints.txt
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with Outlive, every extra and the tools for development
+
+.PHONY: demo
+demo: $(STAMP) ## Show what a leaving client commits, with and without Outlive (BREAK=... breaks a part)
+	BREAK="$(BREAK)" $(BIN)/python demo/run.py
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: lint ## Lint, then run every test (ARGS=... goes to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP) ## Measure on this machine (ARGS=... goes to the benchmark)
+	$(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: serve
+serve: $(STAMP) ## Serve the demo's agent (ARGS=... goes to outlive serve)
+	$(BIN)/outlive serve demo.booking:agent $(ARGS)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
