@@ -5,8 +5,10 @@
 .DELETE_ON_ERROR:
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+FIRST_SUPPORTED = $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	"$$p" -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+# Looked for once, and only when .venv is to be made.
+PYTHON ?= $(eval PYTHON := $(FIRST_SUPPORTED))$(PYTHON)
 
 BIN := .venv/bin
 STAMP := .venv/.installed

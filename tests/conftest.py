@@ -1,0 +1,61 @@
+"""What every test gets: asyncio, real databases, and an error for a call that blocks the loop."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from collections.abc import Iterator
+
+import blockbuster
+import hypothesis
+import pytest
+
+from outlive.testing import postgres
+
+hypothesis.settings.register_profile("outlive", deadline=None)  # a deadline would assert the machine's speed
+hypothesis.settings.load_profile("outlive")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The only backend there is."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.PostgresServer]:
+    """One server for the whole session. A test that kills or freezes a server starts its own."""
+    with postgres.PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: postgres.PostgresServer) -> Iterator[str]:
+    """The address of an empty database that only this test uses; its end cuts who is still connected."""
+    dsn = postgres_server.create_database()
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+@pytest.fixture
+def sqlite_path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The path of a database file that does not exist yet."""
+    return tmp_path / "outlive.db"
+
+
+@pytest.fixture(scope="session")
+def _block_detector() -> blockbuster.BlockBuster:
+    return blockbuster.BlockBuster("outlive", excluded_modules=["outlive.testing"])
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_call_on_the_loop(
+    request: pytest.FixtureRequest, _block_detector: blockbuster.BlockBuster
+) -> Iterator[None]:
+    """Fail an async test when Outlive's own code blocks the loop; what only the test calls may block."""
+    if not inspect.iscoroutinefunction(getattr(request, "function", None)):
+        yield
+        return
+    _block_detector.activate()
+    yield
+    _block_detector.deactivate()
