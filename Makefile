@@ -23,7 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
 		echo "$(PYTHON) has no venv or ensurepip. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -c '$(SUPPORTED)' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[all,dev]' -c constraints.txt
+	@echo "Installing Outlive, its extras and the tools for development into .venv"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[all,dev]' -c constraints.txt
 	@touch $@
 
 .PHONY: setup

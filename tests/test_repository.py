@@ -72,7 +72,7 @@ def test_no_tracked_file_names_the_host_of_a_registry() -> None:
 def test_the_patterns_find_what_they_are_for() -> None:
     assert OF_ONE_MACHINE.search("path = '" + "/".join(["", "home", "ann", "x"]))
     assert REGISTRIES.search("https://" + "pypi" + ".org/simple")
-    assert not OF_ONE_MACHINE.search("https://example.org" + "/home/x")
+    assert not OF_ONE_MACHINE.search("https://example.org" + "/".join(["", "home", "x"]))
 
 
 def test_make_help_lists_every_target_with_a_sentence() -> None:
