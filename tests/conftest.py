@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -12,7 +13,11 @@ import pytest
 
 from outlive.testing import postgres
 
-hypothesis.settings.register_profile("outlive", deadline=None)  # a deadline would assert the machine's speed
+# A developer's own tracing settings must not make LangGraph send what the tests do to a server.
+os.environ["LANGSMITH_TRACING"] = os.environ["LANGCHAIN_TRACING_V2"] = "false"
+
+# A deadline would assert the machine's speed; a database of examples needs a writable checkout.
+hypothesis.settings.register_profile("outlive", deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("outlive")
 
 
