@@ -96,6 +96,7 @@ class PostgresServer:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._base = _new_directory(self._owner)
+            stack.callback(shutil.rmtree, self._base, ignore_errors=True)  # should the keeper not start
             self._keeper = stack.enter_context(keeper.Keeper(self._base))
             self._bin = _software(self._base, self._owner)
             self._initialise()
