@@ -1,0 +1,128 @@
+"""What can be run: the Agent protocol, the context an attempt gets, and the registry.
+
+Decides the seam between Outlive and somebody's code.  An agent is an object with a name, a declared policy
+and a ``stream``; ``generator`` makes one of any async generator function, ``langgraph`` of a graph.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from outlive import errors
+from outlive.model import Claim, Run
+from outlive.policy import RunPolicy
+from outlive.states import State
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Something to record and to show: any value, with the mode it belongs to (None: the only one)."""
+
+    data: Any
+    mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """A warning that belongs in the run's log."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How the agent ended, yielded last: succeeded, or waiting for a human."""
+
+    output: Any = None
+    state: State = State.SUCCEEDED
+
+
+Yielded = Chunk | Note | Outcome
+
+
+@dataclass(kw_only=True, slots=True)
+class Context:
+    """One attempt at one run, as the agent sees it.
+
+    ``draining`` is set when this process wants the run back soon: stop at the next safe point, if there is
+    one.  ``claim`` is the proof that a fenced write needs.
+    """
+
+    run: Run
+    claim: Claim
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def input(self) -> Any:
+        """The run's input, parsed."""
+        return json.loads(self.run.input)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The run's metadata, parsed."""
+        parsed: dict[str, Any] = json.loads(self.run.metadata)
+        return parsed
+
+    @property
+    def attempt(self) -> int:
+        """The epoch of this attempt: 1 for the first executor, more after a loss or a hand-back."""
+        return self.claim.epoch
+
+
+class Agent(Protocol):
+    """Something that can be run, resumed and stopped."""
+
+    @property
+    def name(self) -> str:
+        """The name that submits use."""
+        ...
+
+    @property
+    def policy(self) -> RunPolicy:
+        """The declared policy of this agent's runs."""
+        ...
+
+    def stream(self, context: Context) -> AsyncGenerator[Yielded, None]:
+        """Drive one attempt; the last thing yielded is an ``Outcome`` (none: succeeded with None)."""
+        ...
+
+
+class Registry:
+    """The agents that a process knows, by name."""
+
+    def __init__(self, agents: Iterable[Agent]) -> None:
+        self._agents: Mapping[str, Agent] = _by_name(agents)
+
+    def __getitem__(self, name: str) -> Agent:
+        """Return the agent; raises ``NotFound``."""
+        try:
+            return self._agents[name]
+        except KeyError:
+            known = ", ".join(sorted(self._agents)) or "none"
+            raise errors.NotFound(
+                f"There is no agent {name!r}.", hint=f"This service has: {known}.", field="agent"
+            ) from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, sorted."""
+        return tuple(sorted(self._agents))
+
+
+def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.name in named:
+            raise errors.Misconfigured(f"Two agents are named {agent.name!r}.", hint="Rename one of them.")
+        if not isinstance(agent.policy, RunPolicy):
+            raise errors.Misconfigured(
+                f"Agent {agent.name!r} declares no policy.",
+                hint="Pass policy=outlive.chat() or outlive.job(), or a RunPolicy of your own.",
+            )
+        named[agent.name] = agent
+    return named

@@ -1,0 +1,43 @@
+"""Makes an agent of any async generator function.
+
+The function gets the run's ``Context`` and yields values; each becomes a chunk.  It may yield an ``Outcome``
+last to give the run an output.  After a loss it starts again from the top: ``context.attempt`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from outlive import agents
+from outlive.policy import RunPolicy
+
+Function = Callable[[agents.Context], AsyncGenerator[Any, None]]
+
+
+class GeneratorAgent:
+    """An agent whose ``stream`` is somebody's async generator."""
+
+    def __init__(self, name: str, function: Function, *, policy: RunPolicy) -> None:
+        self.name = name
+        self.policy = policy
+        self._function = function
+
+    async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
+        """Yield each value as a chunk; ``Chunk``, ``Note`` and ``Outcome`` pass as they are."""
+        async with aclosing(self._function(context)) as values:
+            async for value in values:
+                if isinstance(value, agents.Chunk | agents.Note | agents.Outcome):
+                    yield value
+                else:
+                    yield agents.Chunk(data=value)
+
+
+def agent(name: str, *, policy: RunPolicy) -> Callable[[Function], GeneratorAgent]:
+    """Decorate an async generator function to make it an agent."""
+
+    def decorate(function: Function) -> GeneratorAgent:
+        return GeneratorAgent(name, function, policy=policy)
+
+    return decorate

@@ -1,0 +1,164 @@
+"""The one tree of errors.
+
+::
+
+    OutliveError
+    ├── Refused                  the caller asked for something that cannot be had
+    │   ├── NotFound             no such run, thread or agent (or not yours): 404
+    │   ├── KeyConflict          same idempotency key, other body: 409
+    │   ├── ThreadBusy           the thread has a live run and the policy is reject: 409
+    │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
+    │   │   ├── InvalidPolicy
+    │   │   └── InvalidCursor    a cursor that is not of this run or beyond its end: 400
+    │   └── TooLarge             the body exceeds the limit: 413
+    ├── Unavailable              try again: 503
+    │   ├── StoreUnavailable     the database did not answer within the budget
+    │   └── NotReady             starting, draining, or the database was down at start
+    ├── Fenced                   this executor no longer holds the run; nothing was written
+    └── Misconfigured            start-up refuses; the message names the command or setting that helps
+        ├── SchemaMismatch
+        └── UnsafeFileSystem
+
+Each carries a stable ``code``, the HTTP ``status`` that fits it, and a ``hint``: what to do now.
+Messages name the run and carry nothing internal: no path, no DSN, no SQL.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OutliveError(Exception):
+    """Something went wrong in Outlive."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    default_hint: ClassVar[str] = "Look at the server's log for the run named here."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        run_id: str | None = None,
+        field: str | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").splitlines()[0]
+        self.hint = hint or self.default_hint
+        self.run_id = run_id
+        self.field = field
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class Refused(OutliveError):
+    """The request cannot be served as it stands."""
+
+    code = "refused"
+    status = 400
+
+
+class NotFound(Refused):
+    """There is no such thing here, or it is not yours."""
+
+    code = "not_found"
+    status = 404
+    default_hint = "Check the id; ids are only visible to the tenant that made them."
+
+
+class KeyConflict(Refused):
+    """This idempotency key was used before with another body."""
+
+    code = "key_conflict"
+    status = 409
+    default_hint = "Repeat the first body, or use a new key for a new intent."
+
+
+class ThreadBusy(Refused):
+    """The thread has a live run and its policy is to reject a second message."""
+
+    code = "thread_busy"
+    status = 409
+    default_hint = "Wait for the run named here, stop it, or declare on_busy=enqueue."
+
+
+class InvalidInput(Refused):
+    """A field has a value that cannot be used."""
+
+    code = "invalid_input"
+    status = 422
+    default_hint = "Correct the field and send the request again; nothing was stored."
+
+
+class InvalidPolicy(InvalidInput):
+    """A policy field has a value that cannot be used."""
+
+    code = "invalid_policy"
+    default_hint = "Correct the policy; see outlive.policy.RunPolicy for its fields."
+
+
+class InvalidCursor(InvalidInput):
+    """The cursor does not point into this run's events."""
+
+    code = "invalid_cursor"
+    status = 400
+    default_hint = "Use an id that this run's stream gave, or leave the cursor out to read from the start."
+
+
+class TooLarge(Refused):
+    """The body exceeds the limit."""
+
+    code = "too_large"
+    status = 413
+    default_hint = "Send a smaller body, or a reference to where the data lies."
+
+
+class Unavailable(OutliveError):
+    """The service cannot take this now."""
+
+    code = "unavailable"
+    status = 503
+    default_hint = "Send the same request again with the same idempotency key."
+
+
+class StoreUnavailable(Unavailable):
+    """The database did not answer within the budget."""
+
+    code = "store_unavailable"
+
+
+class NotReady(Unavailable):
+    """The service is starting or shutting down."""
+
+    code = "not_ready"
+
+
+class Fenced(OutliveError):
+    """This executor no longer holds the run; nothing was written."""
+
+    code = "fenced"
+    status = 409
+    default_hint = "Another attempt owns the run, or it has ended; read its record."
+
+
+class Misconfigured(OutliveError):
+    """The service cannot start as configured."""
+
+    code = "misconfigured"
+    default_hint = "Correct the setting that the message names."
+
+
+class SchemaMismatch(Misconfigured):
+    """The database's schema is not the one this version needs."""
+
+    code = "schema_mismatch"
+    default_hint = "Run: outlive migrate --database URL"
+
+
+class UnsafeFileSystem(Misconfigured):
+    """SQLite's locks cannot be trusted on this file system."""
+
+    code = "unsafe_file_system"
+    default_hint = "Put the file on a local disk, or use PostgreSQL."

@@ -1,0 +1,151 @@
+"""What an agent's runs do when the world gets in the way: declared, never implied.
+
+Decides nothing at run time: it holds the declarations that ``admission``, ``disconnect``, ``sweeper`` and
+``execution`` obey.  Registering an agent without a policy is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from outlive import errors
+
+
+class OnDisconnect(StrEnum):
+    """What the last viewer's leaving means: ``cancel`` acts after ``grace`` seconds without any viewer."""
+
+    CANCEL = "cancel"
+    CONTINUE = "continue"
+
+
+class OnBusy(StrEnum):
+    """What a message does on a thread whose run is still live."""
+
+    REJECT = "reject"
+    ENQUEUE = "enqueue"
+
+
+class Recovery(StrEnum):
+    """What follows the loss of an executor."""
+
+    RESUME = "resume"
+    STOP = "stop"
+
+
+class Durability(StrEnum):
+    """When a LangGraph checkpoint is written, relative to the next step."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPolicy:
+    """The declared behaviour of one agent's runs.  All times are in seconds.
+
+    ``grace`` counts from submit and from each moment the last viewer leaves; 0 means at once.
+    ``max_losses`` is how many executors a run may lose and still be resumed.
+    ``stop_deadline`` bounds how long a stopped agent may take to return; past it the run is settled as
+    stopped and its slot is reported as leaked.  ``run_timeout`` bounds one attempt (None: no bound).
+    """
+
+    on_disconnect: OnDisconnect
+    on_busy: OnBusy
+    recovery: Recovery
+    grace: float = 30.0
+    max_losses: int = 3
+    durability: Durability = Durability.SYNC
+    stop_deadline: float = 10.0
+    run_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("grace", self.grace, 0)
+        _at_least("max_losses", self.max_losses, 0)
+        _at_least("stop_deadline", self.stop_deadline, 0.01)
+        if self.run_timeout is not None:
+            _at_least("run_timeout", self.run_timeout, 0.01)
+
+    def but(self, **changes: Any) -> Self:
+        """Return this policy with some fields changed; raises ``InvalidPolicy`` for a bad name or value."""
+        return type(self).from_dict({**self.to_dict(), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON-able values."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Build a policy from plain values; raises ``InvalidPolicy`` naming the field that is wrong."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in fields:
+            if name not in known:
+                raise errors.InvalidPolicy(f"{name} is not a field of a run policy", field=name)
+        try:
+            return cls(**{name: _typed(name, value) for name, value in fields.items()})
+        except TypeError as missing:
+            raise errors.InvalidPolicy(f"the policy is incomplete: {missing}", field="policy") from None
+
+    def to_json(self) -> str:
+        """Return the policy as the JSON text that is stored with each run."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read a policy back from a run's row."""
+        return cls.from_dict(json.loads(text))
+
+
+def chat(**changes: Any) -> RunPolicy:
+    """A person waits for the answer: nobody watching for 30 s stops the run; a second message queues."""
+    preset = RunPolicy(on_disconnect=OnDisconnect.CANCEL, on_busy=OnBusy.ENQUEUE, recovery=Recovery.RESUME)
+    return preset.but(**changes)
+
+
+def job(**changes: Any) -> RunPolicy:
+    """Work that must finish whoever watches: runs on after a disconnect; a second message is refused."""
+    preset = RunPolicy(on_disconnect=OnDisconnect.CONTINUE, on_busy=OnBusy.REJECT, recovery=Recovery.RESUME)
+    return preset.but(**changes)
+
+
+PRESETS = {"chat": chat, "job": job}
+
+_ENUMS: dict[str, type[StrEnum]] = {
+    "on_disconnect": OnDisconnect,
+    "on_busy": OnBusy,
+    "recovery": Recovery,
+    "durability": Durability,
+}
+
+
+def _typed(name: str, value: Any) -> Any:
+    if name in _ENUMS:
+        return _member(name, _ENUMS[name], value)
+    if name == "run_timeout" and value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise errors.InvalidPolicy(f"{name} must be a number, not {value!r}", field=name)
+    if name == "max_losses" and not isinstance(value, int):
+        raise errors.InvalidPolicy(f"{name} must be a whole number, not {value!r}", field=name)
+    return value
+
+
+def _member(name: str, kind: type[StrEnum], value: Any) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(kind)
+        raise errors.InvalidPolicy(f"{name} must be one of {names}, not {value!r}", field=name) from None
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not least <= value < 1e9:
+        raise errors.InvalidPolicy(f"{name} must be between {least:g} and 1e9, not {value!r}", field=name)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value

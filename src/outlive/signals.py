@@ -1,0 +1,233 @@
+"""Happenings: a closed list to which logs, metrics, traces and tests all listen.
+
+Decides what can be observed; emitting never fails the code that emits, and never blocks it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outlive.states import Reason, State
+
+logger = logging.getLogger("outlive")
+
+
+class Write(StrEnum):
+    """Kinds of write that a fence can refuse."""
+
+    EVENT = "event"
+    VERDICT = "verdict"
+    HAND_BACK = "hand_back"
+    RENEWAL = "renewal"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSubmitted:
+    """A submit committed; ``claimed`` says that it went straight to running."""
+
+    run_id: str
+    agent: str
+    claimed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunClaimed:
+    """This process took a run."""
+
+    run_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEnded:
+    """A verdict committed in this process."""
+
+    run_id: str
+    state: State
+    reason: Reason | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunHandedBack:
+    """Shutdown put a run back into the queue."""
+
+    run_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSwept:
+    """A lost executor's run was given back (``queued``) or ended."""
+
+    run_id: str
+    epoch: int
+    state: State
+    early: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequested:
+    """Somebody asked a run to stop."""
+
+    run_id: str
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaleWriteRefused:
+    """A fence refused a write of an executor that no longer holds its run."""
+
+    run_id: str
+    epoch: int
+    write: Write
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseLost:
+    """This process stopped driving a run because it could no longer trust its lease."""
+
+    run_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopStalled:
+    """The event loop has not ticked for ``seconds``; ``where`` names the code that holds it."""
+
+    seconds: float
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalisationFailed:
+    """A verdict could not be stored within its deadline; the sweeper will recover the run."""
+
+    run_id: str
+    epoch: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotLeaked:
+    """A stopped agent did not return within ``stop_deadline``; its slot stays taken until it does."""
+
+    run_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanupFailed:
+    """Closing an agent's generator raised; the run's outcome is not affected."""
+
+    run_id: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreRetried:
+    """A transaction is repeated after the database failed under it."""
+
+    script: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackgroundFailed:
+    """A background duty failed and will be tried again."""
+
+    duty: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WakeupsDegraded:
+    """Cross-process wake-ups do not arrive; readers fall back to polling."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WakeupsRestored:
+    """Cross-process wake-ups arrive again."""
+
+
+Happening = (
+    RunSubmitted
+    | RunClaimed
+    | RunEnded
+    | RunHandedBack
+    | RunSwept
+    | StopRequested
+    | StaleWriteRefused
+    | LeaseLost
+    | LoopStalled
+    | FinalisationFailed
+    | SlotLeaked
+    | CleanupFailed
+    | StoreRetried
+    | BackgroundFailed
+    | WakeupsDegraded
+    | WakeupsRestored
+)
+Listener = Callable[[Happening], None]
+
+_LOUD: tuple[type, ...] = (
+    StaleWriteRefused,
+    LeaseLost,
+    LoopStalled,
+    SlotLeaked,
+    CleanupFailed,
+    StoreRetried,
+    BackgroundFailed,
+    WakeupsDegraded,
+)
+
+
+class Signals:
+    """The listeners of one runtime.  Thread-safe: ``emit`` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = (log,)
+
+    def emit(self, happening: Happening) -> None:
+        """Tell every listener.  A listener that raises is reported and does not stop the others."""
+        for listener in self._listeners:
+            try:
+                listener(happening)
+            except Exception:
+                logger.exception("a listener failed on %s", type(happening).__name__)
+
+    def listen(self, listener: Listener) -> None:
+        """Add a listener for the life of the runtime."""
+        self._listeners = (*self._listeners, listener)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Happening]]:
+        """Collect happenings for the length of a ``with`` block."""
+        seen: list[Happening] = []
+        before = self._listeners
+        self._listeners = (*before, seen.append)
+        try:
+            yield seen
+        finally:
+            self._listeners = tuple(kept for kept in self._listeners if kept != seen.append)
+
+
+def log(happening: Happening) -> None:
+    """Write one log line per happening; ids only, no payloads."""
+    if isinstance(happening, FinalisationFailed):
+        level = logging.ERROR
+    elif isinstance(happening, _LOUD):
+        level = logging.WARNING
+    else:
+        level = logging.INFO
+    if logger.isEnabledFor(level):
+        fields = {field.name: getattr(happening, field.name) for field in dataclasses.fields(happening)}
+        words = " ".join(f"{name}={value}" for name, value in fields.items())
+        logger.log(level, "%s %s", type(happening).__name__, words, extra={"happening": fields})

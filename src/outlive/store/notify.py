@@ -1,0 +1,202 @@
+"""The direct PostgreSQL connection: hints between processes, and the token that dies with this one.
+
+Hints are sent off the write path and coalesced: a NOTIFY inside a transaction takes a lock that makes every
+commit of the database queue behind it.  They carry topics only.  Whether they arrive is tested at start and at
+every reconnect; while they do not, readers poll more often, and that is said aloud.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+import psycopg
+from psycopg.rows import dict_row
+
+from outlive import signals
+from outlive.store import sql
+from outlive.store.wakeup import Hub
+
+CHANNEL = "outlive"
+MOST_BYTES = 7_000
+"""PostgreSQL refuses a NOTIFY payload of 8000 bytes or more."""
+PROBE = "probe:"
+PROBE_SECONDS = 2.0
+POLL_WITHOUT_HINTS = 0.1
+RECONNECT_SECONDS = 0.5
+Connection = psycopg.AsyncConnection[dict[str, Any]]
+
+
+def token_of(worker: str) -> int:
+    """The advisory lock key of a worker: 63 bits of its id."""
+    return int(worker[-16:], 16) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+class Direct:
+    """Listens, notifies, and holds tokens, over two connections of its own that it re-opens for ever."""
+
+    def __init__(
+        self, dsn: str, blocks: Mapping[str, sql.Block], hub: Hub, happenings: signals.Signals
+    ) -> None:
+        self._dsn = dsn
+        self._blocks = blocks
+        self._hub = hub
+        self._signals = happenings
+        self._workers: set[str] = set()
+        self._listener: Connection | None = None
+        self._speaker: Connection | None = None
+        self._pending: set[str] = set()
+        self._spoken = asyncio.Event()
+        self._speaking = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._usual_poll = hub.poll
+        self.listening = False
+
+    async def open(self) -> None:
+        """Connect and test that a NOTIFY comes back; raises ``psycopg.Error`` if there is no server."""
+        await self._connect()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._speak())]
+
+    async def close(self) -> None:
+        """Stop listening and drop the tokens."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        await self._disconnect()
+
+    def tell(self, topics: Iterable[str]) -> None:
+        """Send ``topics`` to the other processes soon."""
+        if self.listening:
+            self._pending.update(topics)
+            self._spoken.set()
+
+    async def hold(self, worker: str) -> None:
+        """Hold ``worker``'s token on the listening connection, now and after each reconnect."""
+        self._workers.add(worker)
+        if self.listening and self._speaker is not None:
+            async with self._speaking:
+                await self._run(self._speaker, "hold_token", token=token_of(worker))
+
+    async def dead(self, workers: Collection[str]) -> set[str]:
+        """Return the workers whose token nobody holds; empty when that cannot be asked now."""
+        if self._speaker is None:
+            return set()
+        try:
+            async with self._speaking:
+                rows = await self._run(self._speaker, "live_tokens")
+        except psycopg.Error:
+            return set()
+        live = {row["token"] for row in rows}
+        return {worker for worker in workers if worker and token_of(worker) not in live}
+
+    # ------------------------------------------------------------ connections
+
+    async def _connect(self) -> None:
+        self._listener = await _connect(self._dsn)
+        self._speaker = await _connect(self._dsn)
+        await self._listener.execute(f"LISTEN {CHANNEL}")
+        self._set_listening(await self._probe())
+        if self.listening:
+            for worker in self._workers:
+                await self._run(self._speaker, "hold_token", token=token_of(worker))
+
+    async def _disconnect(self) -> None:
+        for connection in (self._listener, self._speaker):
+            if connection is not None:
+                await connection.close()
+        self._listener = self._speaker = None
+        self._set_listening(False, why="closed")
+
+    async def _probe(self) -> bool:
+        """Say whether a NOTIFY reaches our LISTEN; through a transaction pooler it never does."""
+        assert self._listener is not None and self._speaker is not None
+        word = PROBE + secrets.token_hex(8)
+        await self._run(self._speaker, "notify", channel=CHANNEL, payload=word)
+        async for note in self._listener.notifies(timeout=PROBE_SECONDS):
+            if note.payload == word:
+                return True
+        return False
+
+    def _set_listening(self, works: bool, why: str = "NOTIFY does not reach LISTEN") -> None:
+        self._hub.poll = self._usual_poll if works else min(self._usual_poll, POLL_WITHOUT_HINTS)
+        if works and not self.listening:
+            self._signals.emit(signals.WakeupsRestored())
+        elif not works and why != "closed":
+            self._signals.emit(signals.WakeupsDegraded(why=why))
+        self.listening = works
+
+    async def _run(self, connection: Connection, name: str, **params: object) -> list[dict[str, Any]]:
+        text = self._blocks[name].statements[0]
+        cursor = await connection.execute(cast("Any", text), params)
+        return await cursor.fetchall()
+
+    # ------------------------------------------------------------ duties
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (psycopg.Error, OSError) as failure:
+                self._set_listening(False, why=f"the direct connection failed: {type(failure).__name__}")
+            await self._reconnect()
+
+    async def _listen_once(self) -> None:
+        while self._listener is not None:
+            # A connection whose peer vanished without FIN stays silent; the probe finds that out.
+            async for note in self._listener.notifies(timeout=30.0):
+                if not note.payload.startswith(PROBE):
+                    self._hub.wake(note.payload.split(" "))
+            async with self._speaking:
+                if not await self._probe():
+                    raise psycopg.OperationalError("the probe did not come back")
+
+    async def _reconnect(self) -> None:
+        while True:
+            await self._disconnect()
+            try:
+                await self._connect()
+            except (psycopg.Error, OSError):
+                await asyncio.sleep(RECONNECT_SECONDS)
+            else:
+                self._hub.wake_all()
+                return
+
+    async def _speak(self) -> None:
+        while True:
+            await self._spoken.wait()
+            self._spoken.clear()
+            topics, self._pending = self._pending, set()
+            try:
+                async with self._speaking:
+                    for payload in _payloads(topics):
+                        if self._speaker is not None:
+                            await self._run(self._speaker, "notify", channel=CHANNEL, payload=payload)
+            except (psycopg.Error, OSError):
+                # A lost hint costs a poll interval; the listener notices the dead connection and re-opens both.
+                self._hub.poll = min(self._hub.poll, POLL_WITHOUT_HINTS)
+
+
+def _payloads(topics: Iterable[str]) -> list[str]:
+    payloads = [""]
+    for topic in topics:
+        longer = f"{payloads[-1]} {topic}".strip()
+        if len(longer.encode()) > MOST_BYTES:
+            payloads.append(topic)
+        else:
+            payloads[-1] = longer
+    return [payload for payload in payloads if payload]
+
+
+async def _connect(dsn: str) -> Connection:
+    connection = await psycopg.AsyncConnection.connect(
+        dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, connect_timeout=5,
+        keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=10_000,
+    )  # fmt: skip
+    return cast("Connection", connection)

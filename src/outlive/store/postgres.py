@@ -1,0 +1,270 @@
+"""Outlive's record in PostgreSQL, for many processes on many hosts.
+
+Transactions run over a pool, each in a task of its own: a cancelled request cannot tear one, nor leave its
+connection in the middle of something.  One direct connection listens for hints and holds the liveness token;
+leases are renewed over a third, from a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import psycopg
+import psycopg_pool
+from psycopg import errors as pg_errors
+from psycopg.rows import dict_row
+
+from outlive import errors, failpoints, seams, signals
+from outlive.model import Claim, Renewed, Row
+from outlive.store import migrate, retry, sql
+from outlive.store.notify import Direct
+from outlive.store.script import Script, Statement, statement
+from outlive.store.wakeup import Hub
+
+T = TypeVar("T")
+Connection = psycopg.AsyncConnection[dict[str, Any]]
+Blocks = Mapping[str, sql.Block]
+
+CONNECT = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+STATEMENT_BUDGET = 10.0
+"""Seconds that one try of a transaction may take before its connection is given up."""
+_RETRYABLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg_pool.PoolTimeout,
+    pg_errors.UniqueViolation,
+    pg_errors.DeadlockDetected,
+    pg_errors.SerializationFailure,
+    pg_errors.AdminShutdown,
+    TimeoutError,
+)
+
+
+class PostgresStore:
+    """A store in one PostgreSQL database.
+
+    ``direct_dsn`` is for LISTEN and the liveness token, where ``dsn`` goes through a transaction pooler.
+    """
+
+    dialect = sql.Dialect.POSTGRESQL
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        direct_dsn: str | None = None,
+        pool_size: int = 10,
+        local: seams.Seams = seams.REAL,
+        happenings: signals.Signals | None = None,
+    ) -> None:
+        self.hub = Hub()
+        self._dsn = dsn
+        self._direct_dsn = direct_dsn or dsn
+        self._pooled = direct_dsn is not None and direct_dsn != dsn
+        self._local = local
+        self._signals = happenings or signals.Signals()
+        self._blocks = sql.load(self.dialect)
+        self._pool_size = pool_size
+        self._pool: psycopg_pool.AsyncConnectionPool[Connection] | None = None
+        self._direct = Direct(self._direct_dsn, self._blocks, self.hub, self._signals)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._renewing: psycopg.Connection[dict[str, Any]] | None = None
+
+    # ------------------------------------------------------------ lifetime
+
+    async def open(self) -> None:
+        """Check the schema, test LISTEN for real, and fill the pool."""
+        try:
+            await self._check_schema()
+            await self._direct.open()
+            await self._fill_pool()
+        except _RETRYABLE as failure:
+            await self.close()
+            raise errors.StoreUnavailable(
+                "The database cannot be reached.", hint="Start it, or correct the database URL."
+            ) from failure
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check_schema(self) -> None:
+        async with await connect(self._dsn) as connection:
+            found = await connection.execute("SELECT to_regclass('migrations') IS NOT NULL AS there")
+            row = await found.fetchone()
+            if not row or not row["there"]:
+                migrate.check(set())
+            done = await connection.execute("SELECT name FROM migrations")
+            migrate.check({row["name"] for row in await done.fetchall()})
+
+    async def _fill_pool(self) -> None:
+        # Behind a transaction pooler a prepared statement may land on a server that never saw it.
+        prepare = None if self._pooled or not self._direct.listening else 5
+        self._pool = psycopg_pool.AsyncConnectionPool(
+            self._dsn,
+            connection_class=cast("type[Connection]", psycopg.AsyncConnection),
+            kwargs={**CONNECT, "autocommit": True, "row_factory": dict_row, "prepare_threshold": prepare},
+            min_size=min(2, self._pool_size),
+            max_size=self._pool_size,
+            timeout=5.0,
+            reconnect_timeout=30.0,
+            open=False,
+        )
+        await self._pool.open(wait=True, timeout=10.0)
+
+    async def close(self) -> None:
+        """Let running transactions end, then release every connection and the token."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=STATEMENT_BUDGET)
+        await self._direct.close()
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+        if self._renewing is not None:
+            await asyncio.to_thread(self._renewing.close)
+            self._renewing = None
+
+    # ------------------------------------------------------------ transactions
+
+    async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run ``script`` in one transaction; see ``store.Transactions``."""
+        return await self._until(script, budget)
+
+    async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run a reading ``script``; see ``store.Transactions``."""
+        return await self._until(script, budget)
+
+    async def _until(self, script: Script[T], budget: float) -> T:
+        async def attempt() -> T:
+            return await self._apart(self._try(script))
+
+        return await retry.until(
+            attempt, name=script.name, budget=budget, local=self._local, happenings=self._signals
+        )
+
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in a task that the caller's cancellation does not reach."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _try(self, script: Script[T]) -> T:
+        try:
+            async with asyncio.timeout(STATEMENT_BUDGET), self.connection() as connection:
+                if script.single or script.reads:
+                    return await run_script(self._blocks, script, connection)
+                async with connection.transaction():
+                    value = await run_script(self._blocks, script, connection)
+                    failpoints.reach("postgres.commit")
+                failpoints.reach("postgres.committed")
+                return value
+        except _RETRYABLE as failure:
+            raise retry.Transient(type(failure).__name__) from failure
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend a pooled connection in autocommit mode.  Do not hold it while waiting for anything else."""
+        if self._pool is None:
+            raise errors.NotReady("The store is not open.")
+        async with self._pool.connection() as connection:
+            yield connection
+
+    # ------------------------------------------------------------ leases and liveness
+
+    def renew(self, claims: Sequence[Claim], lease: float) -> list[Renewed]:
+        """Renew over a connection of the calling thread's own; see ``store.Leases``."""
+        step = statement("renew", claims=list(claims), lease_ms=round(lease * 1000))
+        try:
+            if self._renewing is None or self._renewing.closed:
+                self._renewing = psycopg.connect(
+                    self._direct_dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, **CONNECT
+                )
+            cursor = self._renewing.execute(
+                cast("Any", self._blocks[step.name].statements[0]), sql.bind(self.dialect, step.params)
+            )
+            return [Renewed.from_row(row) for row in cursor.fetchall()]
+        except psycopg.Error as failure:
+            if self._renewing is not None:
+                self._renewing.close()
+            raise errors.StoreUnavailable("The leases could not be renewed.") from failure
+
+    async def hold_token(self, worker: str) -> None:
+        """Hold a session advisory lock on the direct connection; see ``store.Liveness``."""
+        await self._direct.hold(worker)
+
+    async def dead(self, workers: Collection[str]) -> set[str]:
+        """Look for the others' advisory locks; see ``store.Liveness``."""
+        if not self._direct.listening:
+            return set()
+        return await self._direct.dead(workers)
+
+    def announce(self, *topics: str) -> None:
+        """Wake local waiters now and other processes with the next coalesced NOTIFY."""
+        self.hub.wake(topics)
+        self._direct.tell(topics)
+
+
+async def run_script(blocks: Blocks, script: Script[T], connection: Connection) -> T:
+    """Step a script through on ``connection``, inside whatever transaction is open."""
+    steps = script.start()
+    with contextlib.closing(steps):
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await execute(connection, blocks, step))
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+async def execute(connection: Connection, blocks: Blocks, step: Statement) -> list[Row]:
+    """Run one block and return its rows (none for a statement that returns nothing)."""
+    text = blocks[step.name].statements[0]
+    cursor = await connection.execute(cast("Any", text), sql.bind(sql.Dialect.POSTGRESQL, step.params))
+    if cursor.description is None:
+        return []
+    return cast("list[Row]", await cursor.fetchall())
+
+
+async def connect(dsn: str) -> Connection:
+    """Open a connection of our own in autocommit mode, with time-outs."""
+    connection = await psycopg.AsyncConnection.connect(
+        dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, **CONNECT
+    )
+    return cast("Connection", connection)
+
+
+class _Migrating:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def run(self, text: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        cursor = self._connection.execute(cast("Any", text), params or None)
+        return list(cursor.fetchall()) if cursor.description is not None else []
+
+
+MIGRATION_LOCK = 0x6F75746C697665
+
+
+def migrate_database(dsn: str, *, include_post: bool = True) -> list[str]:
+    """Apply missing migrations in one transaction, one process at a time; returns their names.  Blocks.
+
+    Raises ``StoreUnavailable``.
+    """
+    try:
+        with psycopg.connect(dsn, prepare_threshold=None, **CONNECT) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+            return migrate.apply(_Migrating(connection), include_post=include_post)
+    except psycopg.OperationalError as failure:
+        raise errors.StoreUnavailable(
+            "The database cannot be reached.", hint="Start it, or correct the database URL."
+        ) from failure

@@ -1,0 +1,317 @@
+-- Every statement of Outlive.  See sql.py for the dialect words.  Order: the path of a run.
+
+-- ------------------------------------------------------------------ command: submit
+
+-- name: take_key
+-- The key row comes before the run row: of two submits with one key, the second waits here and then
+-- reads the first one's run, instead of inserting a run that nothing points to.
+INSERT INTO run_keys (tenant, key, fingerprint, run_id, created_at)
+VALUES (:tenant, :key, :fingerprint, :run_id, {now})
+ON CONFLICT (tenant, key) DO NOTHING
+RETURNING run_id
+
+-- name: read_key
+SELECT fingerprint, run_id FROM run_keys WHERE tenant = :tenant AND key = :key
+
+-- name: point_key
+UPDATE run_keys SET run_id = :run_id WHERE tenant = :tenant AND key = :key AND run_id = :seen
+RETURNING run_id
+
+-- name: enter_thread
+-- Creates the thread or locks it, and takes the next place in its queue, in one statement.
+INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at)
+VALUES (:thread_id, :tenant, :thread, 2, 0, {now})
+ON CONFLICT (tenant, external_id) DO UPDATE SET next_pos = threads.next_pos + 1
+RETURNING thread_id, next_pos - 1 AS pos
+
+-- name: live_runs
+SELECT run_id, state FROM runs
+WHERE thread_id = :thread_id AND state IN ('queued', 'running')
+ORDER BY pos
+
+-- name: older_claimable
+-- Somebody else's run waits for the same slot: taking it at once would let a busy submitter starve it.
+SELECT 1 AS found FROM runs
+WHERE state = 'queued' AND run_id <> :run_id AND agent {in:agents}
+    AND (not_before IS NULL OR not_before <= {now})
+LIMIT 1
+
+-- name: insert_run
+INSERT INTO runs (
+    run_id, tenant, thread_id, agent, state, epoch, pos, not_before, input, metadata, policy,
+    on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at)
+VALUES (
+    :run_id, :tenant, :thread_id, :agent, 'queued', 0, :pos, :not_before, :input, :metadata, :policy,
+    :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now})
+
+-- ------------------------------------------------------------------ command: stop
+
+-- name: request_stop
+UPDATE runs SET stop_requested_at = {now}, stop_reason = :reason
+WHERE run_id = :run_id AND state = 'running' AND stop_requested_at IS NULL
+RETURNING run_id
+
+-- ------------------------------------------------------------------ execution: claim
+
+-- name: claimable
+SELECT r.run_id, r.thread_id FROM runs r
+WHERE r.state = 'queued' AND r.agent {in:agents} AND (r.not_before IS NULL OR r.not_before <= {now})
+    AND NOT EXISTS (
+        SELECT 1 FROM runs o
+        WHERE o.thread_id = r.thread_id AND o.state IN ('queued', 'running')
+            AND (o.state = 'running' OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
+ORDER BY r.created_at, r.run_id
+LIMIT :limit
+
+-- name: lock_thread
+SELECT thread_id FROM threads WHERE thread_id = :thread_id {lock}
+
+-- name: try_lock_thread
+SELECT thread_id FROM threads WHERE thread_id = :thread_id {skip_locked}
+
+-- name: claim
+UPDATE runs SET
+    state = 'running', epoch = epoch + 1, claim_token = :claim_token, worker = :worker,
+    lease_until = {now} + :lease_ms, renewed_at = {now}, started_at = coalesce(started_at, {now})
+WHERE run_id = :run_id AND state = 'queued' AND stop_requested_at IS NULL
+    AND (not_before IS NULL OR not_before <= {now})
+    AND NOT EXISTS (
+        SELECT 1 FROM runs o
+        WHERE o.thread_id = runs.thread_id AND o.state IN ('queued', 'running')
+            AND (o.state = 'running'
+                OR (o.pos < runs.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
+RETURNING epoch, last_seq
+
+-- ------------------------------------------------------------------ execution: keep, write, end
+
+-- name: renew
+UPDATE runs SET lease_until = max(lease_until, {now} + :lease_ms), renewed_at = {now}
+WHERE state = 'running' AND (run_id, epoch, claim_token) IN (
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:claims))
+RETURNING run_id, epoch, stop_requested_at, stop_reason
+
+-- name: renew [postgresql]
+UPDATE runs SET lease_until = greatest(runs.lease_until, {now} + :lease_ms), renewed_at = {now}
+FROM (
+    SELECT r.run_id FROM runs r
+    JOIN unnest(CAST(:run_ids AS text[]), CAST(:epochs AS bigint[]), CAST(:claim_tokens AS text[]))
+        AS held (run_id, epoch, claim_token)
+        ON r.run_id = held.run_id AND r.epoch = held.epoch AND r.claim_token = held.claim_token
+    WHERE r.state = 'running'
+    ORDER BY r.run_id
+    FOR NO KEY UPDATE OF r SKIP LOCKED) AS mine
+WHERE runs.run_id = mine.run_id
+RETURNING runs.run_id, runs.epoch, runs.stop_requested_at, runs.stop_reason
+
+-- name: held
+-- Which of these claims still stand, without a lock: tells a skipped renewal from a lost lease.
+SELECT run_id, epoch, claim_token, stop_requested_at, stop_reason FROM runs
+WHERE state = 'running' AND run_id {in:run_ids}
+
+-- name: append
+UPDATE runs SET
+    last_seq = last_seq + :count, renewed_at = {now}, lease_until = max(lease_until, {now} + :lease_ms)
+WHERE {fence} AND last_seq = :expected
+RETURNING last_seq, stop_requested_at, stop_reason;
+UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
+RETURNING last_seq AS thread_seq;
+INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+SELECT :run_id, :expected + 1 + e.key, :thread_id,
+    (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
+    :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+FROM json_each(:events) AS e
+
+-- name: append [postgresql]
+WITH locked AS MATERIALIZED (
+    SELECT thread_id FROM threads WHERE thread_id = :thread_id FOR NO KEY UPDATE
+), run AS (
+    UPDATE runs SET
+        last_seq = last_seq + :count, renewed_at = {now},
+        lease_until = greatest(lease_until, {now} + :lease_ms)
+    FROM locked
+    WHERE runs.thread_id = locked.thread_id AND {fence} AND last_seq = :expected
+    RETURNING runs.thread_id, runs.last_seq, stop_requested_at, stop_reason
+), thread AS (
+    UPDATE threads SET last_seq = threads.last_seq + :count
+    FROM run WHERE threads.thread_id = run.thread_id
+    RETURNING threads.last_seq AS thread_seq
+), stored AS (
+    INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+    SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
+        :epoch, e.kind, e.mode, e.payload, {now}
+    FROM run, thread,
+        unnest(CAST(:kinds AS text[]), CAST(:modes AS text[]), CAST(:payloads AS text[]))
+            WITH ORDINALITY AS e (kind, mode, payload, n)
+)
+SELECT run.last_seq, run.stop_requested_at, run.stop_reason, thread.thread_seq FROM run, thread
+
+-- name: finish
+-- The one statement that ends a run: state, reason, result and end event together.  Settle proves its
+-- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.
+UPDATE runs SET
+    state = :state, reason = :reason, output = :output, error = :error, ended_at = {now},
+    epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
+WHERE run_id = :run_id AND epoch = :epoch AND state = :from_state AND last_seq = :expected
+    AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {now}))
+RETURNING last_seq;
+UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
+RETURNING last_seq AS thread_seq;
+INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+SELECT :run_id, :expected + 1 + e.key, :thread_id,
+    (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
+    :epoch + :raise, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+FROM json_each(:events) AS e
+
+-- name: finish [postgresql]
+WITH locked AS MATERIALIZED (
+    SELECT thread_id FROM threads WHERE thread_id = :thread_id FOR NO KEY UPDATE
+), run AS (
+    UPDATE runs SET
+        state = :state, reason = :reason, output = :output, error = :error, ended_at = {now},
+        epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
+    FROM locked
+    WHERE runs.thread_id = locked.thread_id AND run_id = :run_id AND epoch = :epoch
+        AND state = :from_state AND last_seq = :expected
+        AND (CAST(:claim_token AS text) IS NULL
+            OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
+    RETURNING runs.thread_id, runs.last_seq, runs.epoch
+), thread AS (
+    UPDATE threads SET last_seq = threads.last_seq + :count
+    FROM run WHERE threads.thread_id = run.thread_id
+    RETURNING threads.last_seq AS thread_seq
+), stored AS (
+    INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+    SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
+        run.epoch, e.kind, e.mode, e.payload, {now}
+    FROM run, thread,
+        unnest(CAST(:kinds AS text[]), CAST(:modes AS text[]), CAST(:payloads AS text[]))
+            WITH ORDINALITY AS e (kind, mode, payload, n)
+)
+SELECT run.last_seq, thread.thread_seq FROM run, thread
+
+-- name: hand_back
+UPDATE runs SET state = 'queued', claim_token = NULL, worker = NULL, lease_until = NULL, renewed_at = NULL
+WHERE {fence} AND stop_requested_at IS NULL
+RETURNING run_id
+
+-- name: check_fence
+SELECT run_id FROM runs WHERE {fence} {lock}
+
+-- ------------------------------------------------------------------ execution: sweep
+
+-- name: suspects
+SELECT run_id, thread_id, epoch, coalesce(worker, '') AS worker, coalesce(renewed_at, 0) AS renewed_at,
+    CASE WHEN coalesce(lease_until, 0) <= {now} THEN 1 ELSE 0 END AS expired
+FROM runs
+WHERE state = 'running' AND coalesce(renewed_at, 0) <= {now} - :missed_ms
+ORDER BY coalesce(renewed_at, 0)
+LIMIT :limit
+
+-- name: lock_run
+SELECT runs.*, coalesce(renewed_at, 0) AS seen_at,
+    CASE WHEN coalesce(lease_until, 0) <= {now} THEN 1 ELSE 0 END AS expired
+FROM runs WHERE run_id = :run_id {lock}
+
+-- name: requeue_lost
+UPDATE runs SET
+    state = 'queued', epoch = epoch + 1, losses = losses + 1,
+    claim_token = NULL, worker = NULL, lease_until = NULL, renewed_at = NULL
+WHERE run_id = :run_id AND epoch = :epoch AND state = 'running'
+RETURNING run_id
+
+-- ------------------------------------------------------------------ observation
+
+-- name: run
+SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+
+-- name: list_runs
+SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+WHERE r.tenant = :tenant
+    AND (CAST(:before AS TEXT) IS NULL OR r.run_id < :before)
+    AND (CAST(:agent AS TEXT) IS NULL OR r.agent = :agent)
+    AND (CAST(:state AS TEXT) IS NULL OR r.state = :state)
+    AND (CAST(:thread AS TEXT) IS NULL OR t.external_id = :thread)
+ORDER BY r.run_id DESC
+LIMIT :limit
+
+-- name: thread
+SELECT thread_id, external_id AS thread, last_seq, created_at FROM threads
+WHERE tenant = :tenant AND external_id = :thread
+
+-- name: events_after
+SELECT run_id, seq, thread_seq, epoch, kind, mode, payload, created_at FROM events
+WHERE run_id = :run_id AND seq > :after
+ORDER BY seq
+LIMIT :limit
+
+-- name: thread_events_after
+SELECT run_id, seq, thread_seq, epoch, kind, mode, payload, created_at FROM events
+WHERE thread_id = :thread_id AND thread_seq > :after
+ORDER BY thread_seq
+LIMIT :limit
+
+-- ------------------------------------------------------------------ presence
+
+-- name: join
+INSERT INTO presence (viewer, run_id, joined_at, lease_until, last_seq)
+VALUES (:viewer, :run_id, {now}, {now} + :lease_ms, :last_seq)
+ON CONFLICT (viewer) DO UPDATE SET lease_until = {now} + :lease_ms, left_at = NULL, cause = NULL
+
+-- name: keep_presence
+UPDATE presence SET lease_until = {now} + :lease_ms, last_seq = (
+    SELECT value ->> 1 FROM json_each(:viewers) WHERE value ->> 0 = presence.viewer)
+WHERE left_at IS NULL AND viewer IN (SELECT value ->> 0 FROM json_each(:viewers))
+
+-- name: keep_presence [postgresql]
+UPDATE presence SET lease_until = {now} + :lease_ms, last_seq = kept.seq
+FROM unnest(CAST(:names AS text[]), CAST(:seqs AS bigint[])) AS kept (viewer, seq)
+WHERE presence.viewer = kept.viewer AND left_at IS NULL
+
+-- name: leave
+UPDATE presence SET left_at = {now} + :hold_ms, cause = :cause, last_seq = :last_seq
+WHERE viewer = :viewer AND left_at IS NULL
+
+-- name: unwatched
+SELECT r.run_id FROM runs r
+WHERE r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL AND r.state IN ('queued', 'running')
+    AND r.created_at + r.grace_ms <= {now}
+    AND NOT EXISTS (
+        SELECT 1 FROM presence p
+        WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
+ORDER BY r.created_at
+LIMIT :limit
+
+-- name: is_unwatched
+SELECT r.run_id FROM runs r
+WHERE r.run_id = :run_id AND r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL
+    AND r.created_at + r.grace_ms <= {now}
+    AND NOT EXISTS (
+        SELECT 1 FROM presence p
+        WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
+
+-- name: viewers
+SELECT viewer, joined_at, left_at, cause, last_seq FROM presence WHERE run_id = :run_id ORDER BY joined_at
+
+-- ------------------------------------------------------------------ the database itself
+
+-- name: clock
+SELECT {now} AS now_ms
+
+-- name: uptime
+SELECT 0 AS up_ms
+
+-- name: uptime [postgresql]
+SELECT ((extract(epoch FROM clock_timestamp()) - extract(epoch FROM pg_postmaster_start_time())) * 1000)::bigint
+    AS up_ms
+
+-- name: live_tokens [postgresql]
+SELECT (classid::bigint << 32) | objid::bigint AS token FROM pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- name: hold_token [postgresql]
+SELECT pg_try_advisory_lock(:token) AS held
+
+-- name: notify [postgresql]
+SELECT pg_notify(:channel, :payload)

@@ -1,0 +1,139 @@
+"""Loads ``queries.sql``: named blocks, one spelling for both dialects, a handful of dialect words.
+
+A block is ``-- name: word`` or ``-- name: word [sqlite|postgresql]`` for an override.  ``:name`` is a
+parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:list}`` membership in a list
+parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
+``{greatest}`` the larger of two.  A SQLite block may hold several statements: each must return a row, or the
+block ends without one; their rows are merged.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from typing import Any
+
+from outlive.model import Claim, NewEvent
+
+
+class Dialect(StrEnum):
+    """The two databases."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One named query, rendered for a dialect: one or more statements."""
+
+    name: str
+    statements: tuple[str, ...]
+
+
+_FENCE = """run_id = :run_id AND epoch = :epoch AND claim_token = :claim_token
+        AND state = 'running' AND lease_until > {now}"""
+_WORDS: dict[Dialect, dict[str, str]] = {
+    Dialect.SQLITE: {
+        "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+        "skip_locked": "",
+        "lock": "",
+        "greatest": "max",
+    },
+    Dialect.POSTGRESQL: {
+        "now": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+        "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
+        "lock": "FOR NO KEY UPDATE",
+        "greatest": "greatest",
+    },
+}
+_MEMBER = {
+    Dialect.SQLITE: r"IN (SELECT value FROM json_each(:\1))",
+    Dialect.POSTGRESQL: r"= ANY(:\1)",
+}
+_NAME = re.compile(r"^-- name: (\w+)(?: \[(\w+)\])?\s*$", re.MULTILINE)
+_COMMENT = re.compile(r"--.*$", re.MULTILINE)
+BOUND_CLOCK = "CAST(:now AS BIGINT)"
+
+
+@functools.cache
+def load(dialect: Dialect, *, bound_clock: bool = False) -> Mapping[str, Block]:
+    """Return every block of ``queries.sql`` for ``dialect``.
+
+    ``bound_clock`` renders ``{now}`` to a parameter, so that a simulation owns time.
+    """
+    text = resources.files("outlive.store").joinpath("queries.sql").read_text("utf-8")
+    pieces = _NAME.split(text)[1:]
+    blocks: dict[str, Block] = {}
+    overridden: set[str] = set()
+    for name, only, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if only not in (None, dialect.value) or (only is None and name in overridden):
+            continue
+        if name in blocks and only is None:
+            raise ValueError(f"queries.sql names {name} twice")
+        if only is not None:
+            overridden.add(name)
+        blocks[name] = Block(name=name, statements=_render(body, dialect, bound_clock))
+    return blocks
+
+
+def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
+    body = _COMMENT.sub("", body).replace("{fence}", _FENCE)
+    words = dict(_WORDS[dialect])
+    if bound_clock:
+        words["now"] = BOUND_CLOCK
+    for word, meaning in words.items():
+        body = body.replace("{" + word + "}", meaning)
+    body = re.sub(r"\{in:(\w+)\}", _MEMBER[dialect], body)
+    if dialect is Dialect.POSTGRESQL:
+        body = re.sub(r"(?<!:):(?!:)(\w+)", r"%(\1)s", body.replace("%", "%%"))
+    return tuple(part.strip() for part in body.split(";") if part.strip())
+
+
+def bind(dialect: Dialect, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a statement's parameters into what the dialect's driver takes.
+
+    Lists travel as JSON text to SQLite and as arrays to PostgreSQL; events, claims and viewers are spread
+    into one array per column there.
+    """
+    bound = {name: value for name, value in params.items() if name not in _SPREAD}
+    for name, spread in _SPREAD.items():
+        if name in params:
+            rows, columns = spread(params[name])
+            if dialect is Dialect.SQLITE:
+                bound[name] = json.dumps(rows)
+            else:
+                spans = zip(*rows, strict=True) if rows else ([] for _ in columns)
+                bound.update(zip(columns, map(list, spans), strict=True))
+    if dialect is Dialect.SQLITE:
+        bound = {n: json.dumps(v) if isinstance(v, list) else v for n, v in bound.items()}
+    return bound
+
+
+_Table = tuple[list[tuple[Any, ...]], tuple[str, ...]]
+
+
+def _events(events: tuple[NewEvent, ...]) -> _Table:
+    rows = [(event.kind.value, event.mode, event.payload) for event in events]
+    return rows, ("kinds", "modes", "payloads")
+
+
+def _claims(claims: list[Claim]) -> _Table:
+    rows = [(claim.run_id, claim.epoch, claim.claim_token) for claim in claims]
+    return rows, ("run_ids", "epochs", "claim_tokens")
+
+
+def _viewers(viewers: Mapping[str, int]) -> _Table:
+    return list(viewers.items()), ("names", "seqs")
+
+
+_SPREAD: Mapping[str, Callable[[Any], _Table]] = {
+    "events": _events,
+    "claims": _claims,
+    "viewers": _viewers,
+}

@@ -1,0 +1,369 @@
+"""Outlive's record in one SQLite file (3.40 or newer, WAL).
+
+All writes go through one thread that owns one connection: whole transactions as plain functions, so a
+cancelled request can never leave one open, and whatever waits at that moment shares one commit.  Each piece of
+work has a savepoint of its own: one run's failed fence neither fails nor delays another's.  Reads have threads
+and connections of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from outlive import errors, failpoints, seams, signals
+from outlive.model import Claim, Renewed, Row
+from outlive.store import filesystem, migrate, retry, sql
+from outlive.store.script import Script, Statement, statement
+from outlive.store.token_files import TokenFiles
+from outlive.store.wakeup import Hub
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+BUSY_BUDGET = 5.0
+"""Seconds that a write waits for another process's write; leases must be longer."""
+POLL_FOREIGN = 0.02
+"""Seconds between two looks for commits of other processes."""
+MOST_PER_COMMIT = 64
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work
+    future: concurrent.futures.Future[Any]
+    value: Any = None
+    error: BaseException | None = None
+
+
+class SqliteStore:
+    """A store in one file.  ``path`` may be ``:memory:`` for tests: then reads share the writer thread."""
+
+    dialect = sql.Dialect.SQLITE
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        local: seams.Seams = seams.REAL,
+        happenings: signals.Signals | None = None,
+        readers: int = 2,
+    ) -> None:
+        self.path = str(path)
+        self.hub = Hub()
+        self._local = local
+        self._signals = happenings or signals.Signals()
+        self._blocks = sql.load(self.dialect)
+        self._writer: _Writer | None = None
+        self._tokens = TokenFiles(self.path)
+        self._readers = readers
+        self._reading: concurrent.futures.ThreadPoolExecutor | None = None
+        self._read_connections: list[sqlite3.Connection] = []
+        self._own = threading.local()
+
+    # ------------------------------------------------------------ lifetime
+
+    async def open(self) -> None:
+        """Open the file, refusing an unsafe file system or another version's schema."""
+        await asyncio.to_thread(self._check)
+        loop = asyncio.get_running_loop()
+        self._writer = _Writer(self.path, functools.partial(loop.call_soon_threadsafe, self.hub.wake_all))
+        await self._writer.opened(loop)
+        if self.path != ":memory:":
+            self._reading = concurrent.futures.ThreadPoolExecutor(self._readers, "outlive-read")
+
+    def _check(self) -> None:
+        if sqlite3.sqlite_version_info < (3, 40, 0):
+            raise errors.Misconfigured(
+                f"SQLite {sqlite3.sqlite_version} is too old.", hint="Use a Python with SQLite 3.40 or newer."
+            )
+        if self.path != ":memory:":
+            filesystem.refuse_network(Path(self.path))
+        if self.path == ":memory:" or not Path(self.path).exists():
+            return
+        with contextlib.closing(connect(self.path)) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            if tables:
+                names = {row[0] for row in tables}
+                done = connection.execute("SELECT name FROM migrations") if "migrations" in names else ()
+                migrate.check({row[0] for row in done})
+
+    async def close(self) -> None:
+        """End the threads; what was queued is still committed."""
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.stop)
+            self._writer = None
+        if self._reading is not None:
+            await asyncio.to_thread(self._reading.shutdown)
+            self._reading = None
+        for connection in self._read_connections:
+            connection.close()
+        self._read_connections.clear()
+        self._tokens.release()
+
+    # ------------------------------------------------------------ transactions
+
+    async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run ``script`` on the writer thread; see ``store.Transactions``."""
+        return await self._until(script, functools.partial(self.in_writer, self._steps(script)), budget)
+
+    async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run a reading ``script`` on a reader thread; see ``store.Transactions``."""
+        if self._reading is None:
+            return await self.write(script, budget=budget)
+        return await self._until(script, functools.partial(self._on_reader, self._steps(script)), budget)
+
+    async def in_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` in one transaction on the writer's connection; it must neither commit nor block."""
+        return await asyncio.wrap_future(self._queue(work))
+
+    async def _until(self, script: Script[T], attempt: Callable[[], Any], budget: float) -> T:
+        result: T = await retry.until(
+            attempt, name=script.name, budget=budget, local=self._local, happenings=self._signals
+        )
+        return result
+
+    def _steps(self, script: Script[T]) -> Callable[[sqlite3.Connection], T]:
+        return functools.partial(run_script, self._blocks, script)
+
+    def _queue(self, work: Callable[[sqlite3.Connection], T]) -> concurrent.futures.Future[T]:
+        if self._writer is None:
+            raise errors.NotReady("The store is not open.")
+        return self._writer.put(work)
+
+    async def _on_reader(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        assert self._reading is not None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._read_now, work)
+
+    def _read_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = connect(self.path)
+            connection.execute("PRAGMA query_only = ON")
+            self._read_connections.append(connection)
+        try:
+            return work(connection)
+        except sqlite3.OperationalError as failure:
+            raise retry.Transient(str(failure)) from failure
+
+    # ------------------------------------------------------------ leases and liveness
+
+    def renew(self, claims: Sequence[Claim], lease: float) -> list[Renewed]:
+        """Renew on the writer thread, which the event loop cannot stall; see ``store.Leases``."""
+        step = statement("renew", claims=list(claims), lease_ms=round(lease * 1000))
+        try:
+            rows = self._queue(lambda connection: execute(connection, self._blocks, step)).result(
+                BUSY_BUDGET + 5
+            )
+        except (retry.Transient, TimeoutError) as failure:
+            raise errors.StoreUnavailable("The leases could not be renewed.") from failure
+        return [Renewed.from_row(row) for row in rows]
+
+    async def hold_token(self, worker: str) -> None:
+        """Hold a lock on a file of this worker's own; see ``store.Liveness``."""
+        await asyncio.to_thread(self._tokens.hold, worker)
+
+    async def dead(self, workers: Collection[str]) -> set[str]:
+        """Try the others' locks; see ``store.Liveness``."""
+        return await asyncio.to_thread(self._tokens.dead, workers)
+
+    def announce(self, *topics: str) -> None:
+        """Wake local waiters; other processes see the commit itself within ``POLL_FOREIGN`` seconds."""
+        self.hub.wake(topics)
+
+
+class _Writer:
+    """The thread that owns the only writing connection."""
+
+    def __init__(self, path: str, on_foreign_commit: Callable[[], Any]) -> None:
+        self._path = path
+        self._on_foreign_commit = on_foreign_commit
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._main, name="outlive-write", daemon=True)
+        self._version = 0
+        self._closed = False
+
+    async def opened(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._thread.start()
+        await asyncio.wrap_future(self._ready, loop=loop)
+
+    def put(self, work: Work) -> concurrent.futures.Future[Any]:
+        if self._closed:
+            raise errors.NotReady("The store is closed.")
+        job = _Job(work, concurrent.futures.Future())
+        self._jobs.put(job)
+        return job.future
+
+    def stop(self) -> None:
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            connection = connect(self._path)
+            prepare(connection)
+        except BaseException as failure:
+            self._ready.set_exception(failure)
+            return
+        self._ready.set_result(None)
+        with contextlib.closing(connection):
+            while self._turn(connection):
+                pass
+
+    def _turn(self, connection: sqlite3.Connection) -> bool:
+        batch, more = self._next_batch()
+        if batch:
+            _commit_together(connection, batch)
+            for job in batch:
+                _deliver(job)
+        self._look_for_foreign_commits(connection)
+        return more
+
+    def _next_batch(self) -> tuple[list[_Job], bool]:
+        batch: list[_Job] = []
+        try:
+            job = self._jobs.get(timeout=POLL_FOREIGN)
+            while job is not None:
+                batch.append(job)
+                if len(batch) == MOST_PER_COMMIT:
+                    return batch, True
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
+
+    def _look_for_foreign_commits(self, connection: sqlite3.Connection) -> None:
+        # On the writer's own connection this number moves only when somebody else commits.
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self._version = version
+            try:
+                self._on_foreign_commit()
+            except RuntimeError:
+                return  # the loop is closed; nobody waits any more
+
+
+def _deliver(job: _Job) -> None:
+    if not job.future.set_running_or_notify_cancel():
+        return
+    if job.error is not None:
+        job.future.set_exception(job.error)
+    else:
+        job.future.set_result(job.value)
+
+
+def _commit_together(connection: sqlite3.Connection, batch: list[_Job]) -> None:
+    """Run a batch in one transaction, a savepoint per job; a failing commit fails all of them."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for job in batch:
+            _in_savepoint(connection, job)
+        failpoints.reach("sqlite.commit")
+        connection.execute("COMMIT")
+        failpoints.reach("sqlite.committed")
+    except BaseException as failure:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for job in batch:
+            job.error = _translated(failure)
+
+
+def _in_savepoint(connection: sqlite3.Connection, job: _Job) -> None:
+    connection.execute("SAVEPOINT job")
+    try:
+        job.value = job.work(connection)
+    except BaseException as failure:
+        if not connection.in_transaction:
+            raise  # the database rolled everything back by itself: disk full, I/O error
+        connection.execute("ROLLBACK TO job")
+        job.error = _translated(failure)
+    connection.execute("RELEASE job")
+
+
+def _translated(failure: BaseException) -> BaseException:
+    if isinstance(failure, sqlite3.OperationalError | sqlite3.IntegrityError):
+        transient = retry.Transient(str(failure))
+        transient.__cause__ = failure
+        return transient
+    return failure
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open a connection with explicit transactions and rows by name."""
+    connection = sqlite3.connect(path, timeout=BUSY_BUDGET, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Set the journal up and create the schema in an empty database."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        migrate_connection(connection)
+
+
+class _Migrating:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, text: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in self._connection.execute(text, params)]
+
+
+def migrate_connection(connection: sqlite3.Connection, *, include_post: bool = True) -> list[str]:
+    """Apply missing migrations in one transaction; returns their names."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        applied = migrate.apply(_Migrating(connection), include_post=include_post)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return applied
+
+
+def run_script(blocks: Any, script: Script[T], connection: sqlite3.Connection) -> T:
+    """Step a script through on ``connection``, inside whatever transaction is open."""
+    steps = script.start()
+    try:
+        step = next(steps)
+        while True:
+            step = steps.send(execute(connection, blocks, step))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        steps.close()
+
+
+def execute(connection: sqlite3.Connection, blocks: Any, step: Statement) -> list[Row]:
+    """Run one block: its statements in order, stopping where one that returns rows returns none."""
+    params = sql.bind(sql.Dialect.SQLITE, step.params)
+    statements = blocks[step.name].statements
+    if len(statements) == 1:
+        return [dict(row) for row in connection.execute(statements[0], params)]
+    merged: dict[str, Any] = {}
+    for text in statements:
+        cursor = connection.execute(text, params)
+        if cursor.description is None:
+            continue
+        row = cursor.fetchone()
+        cursor.close()
+        if row is None:
+            return []
+        merged.update(dict(row))
+    return [merged]

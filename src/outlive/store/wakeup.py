@@ -1,0 +1,86 @@
+"""Waiting for something to change, without ever depending on the hint that it did.
+
+A ``Hub`` belongs to one event loop.  Waiters name topics; ``wake`` sets them; every wait has a bound, after
+which the waiter re-reads the record anyway.  Topics: ``queue`` (a run can be claimed), ``stop`` (a stop was
+requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+QUEUE = "queue"
+STOP = "stop"
+VIEWERS = "viewers"
+
+
+def run_topic(run_id: str) -> str:
+    """The topic of one run's events."""
+    return f"run:{run_id}"
+
+
+def thread_topic(thread_id: str) -> str:
+    """The topic of one thread's events."""
+    return f"thread:{thread_id}"
+
+
+class Waiter:
+    """One party that waits for its topics.  ``clear`` before reading, ``wait`` after: no hint is lost."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._event = asyncio.Event()
+
+    def clear(self) -> None:
+        """Forget hints that came so far; call it before reading the record."""
+        self._event.clear()
+
+    def set(self) -> None:
+        """Wake this waiter."""
+        self._event.set()
+
+    async def wait(self, bound: float | None = None) -> None:
+        """Return at the next hint, or after ``bound`` seconds (default: the hub's poll interval)."""
+        try:
+            async with asyncio.timeout(self._hub.poll if bound is None else bound):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
+
+class Hub:
+    """The waiters of one process.  ``poll`` is the longest that any of them trusts silence, in seconds."""
+
+    def __init__(self, poll: float = 1.0) -> None:
+        self.poll = poll
+        self._waiters: dict[str, set[Waiter]] = {}
+
+    @contextmanager
+    def watch(self, *topics: str) -> Iterator[Waiter]:
+        """Wait for any of ``topics`` within the block."""
+        waiter = Waiter(self)
+        for topic in topics:
+            self._waiters.setdefault(topic, set()).add(waiter)
+        try:
+            yield waiter
+        finally:
+            for topic in topics:
+                self._forget(topic, waiter)
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """Wake whoever watches one of ``topics``; call it on the loop's thread."""
+        for topic in topics:
+            for waiter in self._waiters.get(topic, ()):
+                waiter.set()
+
+    def wake_all(self) -> None:
+        """Wake everybody: something changed and nobody knows what."""
+        self.wake(list(self._waiters))
+
+    def _forget(self, topic: str, waiter: Waiter) -> None:
+        waiters = self._waiters[topic]
+        waiters.discard(waiter)
+        if not waiters:
+            del self._waiters[topic]
