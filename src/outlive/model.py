@@ -1,7 +1,7 @@
 """The nouns: runs, events, claims, submissions.
 
-Decides their shape and how a database row becomes one; no behaviour.  Times are seconds since the epoch on the
-database's clock; the tables hold milliseconds.
+Decides their shape and how a database row becomes one; no behaviour.  Times are seconds since the epoch on
+the database's clock; the tables hold milliseconds.
 """
 
 from __future__ import annotations
@@ -88,9 +88,11 @@ class Run:
     @classmethod
     def from_row(cls, row: Row) -> Run:
         """Build a run from a row of ``runs`` joined with its thread's name."""
+        plain: dict[str, Any] = {name: row[name] for name in _SAME}
+        times: dict[str, Any] = {name: seconds(row[name]) for name in _TIMES}
         return cls(
-            **{name: row[name] for name in _SAME},
-            **{name: seconds(row[name]) for name in _TIMES},
+            **plain,
+            **times,
             state=State(row["state"]),
             reason=Reason(row["reason"]) if row["reason"] else None,
             stop_reason=Reason(row["stop_reason"]) if row["stop_reason"] else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -127,7 +128,7 @@ def _typed(name: str, value: Any) -> Any:
         return _member(name, _ENUMS[name], value)
     if name == "run_timeout" and value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise errors.InvalidPolicy(f"{name} must be a number, not {value!r}", field=name)
     if name == "max_losses" and not isinstance(value, int):
         raise errors.InvalidPolicy(f"{name} must be a whole number, not {value!r}", field=name)

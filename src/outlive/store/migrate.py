@@ -6,12 +6,13 @@ serves, *post* only once it is gone.  A fresh schema is all of them in order.  E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Protocol
 
 from outlive import errors
+from outlive.model import Row
+from outlive.store.script import Statement, statement
 
 LEDGER = "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at TEXT NOT NULL)"
 
@@ -32,8 +33,12 @@ class Migration:
 class Connection(Protocol):
     """What migrating needs of a database connection: one statement at a time, inside a transaction."""
 
-    def run(self, sql: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Execute one statement and return its rows."""
+    def define(self, text: str) -> None:
+        """Execute one statement that defines something."""
+        ...
+
+    def run(self, step: Statement) -> list[Row]:
+        """Execute one block of ``queries.sql`` and return its rows."""
         ...
 
 
@@ -49,25 +54,32 @@ def known() -> list[Migration]:
 
 def apply(connection: Connection, *, include_post: bool = True) -> list[str]:
     """Apply what is missing, in one transaction that the caller owns; returns the names applied."""
-    connection.run(LEDGER)
-    done = {str(row[0]) for row in connection.run("SELECT name FROM migrations")}
-    applied = []
+    connection.define(LEDGER)
+    done = applied(connection)
+    names = []
     for migration in known():
         if migration.name in done or (migration.post and not include_post):
             continue
         for sql in _statements(migration.sql):
-            connection.run(sql)
-        connection.run(f"INSERT INTO migrations VALUES ('{migration.name}', CURRENT_TIMESTAMP)")
-        applied.append(migration.name)
-    return applied
+            connection.define(sql)
+        connection.run(statement("record_migration", name=migration.name))
+        names.append(migration.name)
+    return names
 
 
-def check(applied: set[str]) -> None:
+def applied(connection: Connection) -> set[str]:
+    """Return the names of the migrations that the database has."""
+    if not connection.run(statement("has_ledger")):
+        return set()
+    return {row["name"] for row in connection.run(statement("applied_migrations"))}
+
+
+def check(done: set[str]) -> None:
     """Raise ``SchemaMismatch`` unless the database has exactly the migrations that this code knows."""
     names = {migration.name for migration in known()}
-    if missing := sorted(names - applied):
+    if missing := sorted(names - done):
         raise errors.SchemaMismatch(f"The database lacks {len(missing)} migration(s): {', '.join(missing)}.")
-    if unknown := sorted(applied - names):
+    if unknown := sorted(done - names):
         raise errors.SchemaMismatch(
             f"The database was migrated by a newer version ({', '.join(unknown)}).",
             hint="Run the version of Outlive that made it, or a newer one.",

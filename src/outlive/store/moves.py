@@ -1,8 +1,8 @@
-"""The moves of a run as transactions: one function per move of ``states.MOVES``, plus the reads beside them.
+"""The moves of a run as transactions: one function per move of ``states.MOVES``.
 
-Each function is a *script*: a generator that yields statements and is sent their rows.  A store runs it in one
-transaction; it knows nothing of connections, threads or dialects, so the same code serves SQLite, PostgreSQL
-and the simulation, and a test can stand between any two statements.
+Each function is a *script*: a generator that yields statements and is sent their rows.  A store runs it in
+one transaction; it knows nothing of connections, threads or dialects, so the same code serves SQLite,
+PostgreSQL and the simulation, and a test can stand between any two statements.
 
 Every script may be run again after a lost reply: ids and claim tokens are minted by the caller, and a script
 that finds its own work already done reads it back instead of repeating it.
@@ -272,12 +272,12 @@ def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = F
     """
     step = int(raise_epoch)
     rows = yield _finish(
-        holder.thread_id,
-        holder.run_id,
-        holder.epoch,
-        State.RUNNING,
         verdict,
-        expected,
+        thread_id=holder.thread_id,
+        run_id=holder.run_id,
+        epoch=holder.epoch,
+        source=State.RUNNING,
+        expected=expected,
         claim_token=holder.claim_token,
         step=step,
     )
@@ -350,20 +350,27 @@ def sweep(suspect: Suspect, early: bool) -> Steps[Swept]:
 def finish(run: Run, verdict: Verdict, *, source: State, step: int = 0) -> Steps[None]:
     """End a run whose thread lock is held; raises ``Fenced`` if the row is not as it was read."""
     rows = yield _finish(
-        run.thread_id, run.run_id, run.epoch, source, verdict, run.last_seq, claim_token=None, step=step
+        verdict,
+        thread_id=run.thread_id,
+        run_id=run.run_id,
+        epoch=run.epoch,
+        source=source,
+        expected=run.last_seq,
+        claim_token=None,
+        step=step,
     )
     if not rows:
         raise errors.Fenced(LATE, run_id=run.run_id)
 
 
 def _finish(
+    verdict: Verdict,
+    *,
     thread_id: str,
     run_id: str,
     epoch: int,
     source: State,
-    verdict: Verdict,
     expected: int,
-    *,
     claim_token: str | None,
     step: int,
 ) -> Statement:

@@ -1,8 +1,8 @@
 """The direct PostgreSQL connection: hints between processes, and the token that dies with this one.
 
 Hints are sent off the write path and coalesced: a NOTIFY inside a transaction takes a lock that makes every
-commit of the database queue behind it.  They carry topics only.  Whether they arrive is tested at start and at
-every reconnect; while they do not, readers poll more often, and that is said aloud.
+commit of the database queue behind it.  They carry topics only.  Whether they arrive is tested at start and
+at every reconnect; while they do not, readers poll more often, and that is said aloud.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Direct:
 
     async def _probe(self) -> bool:
         """Say whether a NOTIFY reaches our LISTEN; through a transaction pooler it never does."""
-        assert self._listener is not None and self._speaker is not None
+        assert self._listener is not None
+        assert self._speaker is not None
         word = PROBE + secrets.token_hex(8)
         await self._run(self._speaker, "notify", channel=CHANNEL, payload=word)
         async for note in self._listener.notifies(timeout=PROBE_SECONDS):
@@ -179,7 +180,7 @@ class Direct:
                         if self._speaker is not None:
                             await self._run(self._speaker, "notify", channel=CHANNEL, payload=payload)
             except (psycopg.Error, OSError):
-                # A lost hint costs a poll interval; the listener notices the dead connection and re-opens both.
+                # A lost hint costs a poll interval; the listener sees the dead connection and re-opens both.
                 self._hub.poll = min(self._hub.poll, POLL_WITHOUT_HINTS)
 
 
@@ -195,8 +196,7 @@ def _payloads(topics: Iterable[str]) -> list[str]:
 
 
 async def _connect(dsn: str) -> Connection:
-    connection = await psycopg.AsyncConnection.connect(
+    return await psycopg.AsyncConnection.connect(
         dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, connect_timeout=5,
         keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=10_000,
     )  # fmt: skip
-    return cast("Connection", connection)

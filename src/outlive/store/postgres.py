@@ -28,7 +28,7 @@ T = TypeVar("T")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 Blocks = Mapping[str, sql.Block]
 
-CONNECT = {
+CONNECT: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -98,12 +98,10 @@ class PostgresStore:
 
     async def _check_schema(self) -> None:
         async with await connect(self._dsn) as connection:
-            found = await connection.execute("SELECT to_regclass('migrations') IS NOT NULL AS there")
-            row = await found.fetchone()
-            if not row or not row["there"]:
+            if not await execute(connection, self._blocks, statement("has_ledger")):
                 migrate.check(set())
-            done = await connection.execute("SELECT name FROM migrations")
-            migrate.check({row["name"] for row in await done.fetchall()})
+            done = await execute(connection, self._blocks, statement("applied_migrations"))
+            migrate.check({row["name"] for row in done})
 
     async def _fill_pool(self) -> None:
         # Behind a transaction pooler a prepared statement may land on a server that never saw it.
@@ -237,18 +235,22 @@ async def execute(connection: Connection, blocks: Blocks, step: Statement) -> li
 
 async def connect(dsn: str) -> Connection:
     """Open a connection of our own in autocommit mode, with time-outs."""
-    connection = await psycopg.AsyncConnection.connect(
+    return await psycopg.AsyncConnection.connect(
         dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, **CONNECT
     )
-    return cast("Connection", connection)
 
 
 class _Migrating:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[dict[str, Any]]) -> None:
         self._connection = connection
+        self._blocks = sql.load(sql.Dialect.POSTGRESQL)
 
-    def run(self, text: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        cursor = self._connection.execute(cast("Any", text), params or None)
+    def define(self, text: str) -> None:
+        self._connection.execute(cast("Any", text))
+
+    def run(self, step: Statement) -> list[Row]:
+        text, params = self._blocks[step.name].statements[0], sql.bind(sql.Dialect.POSTGRESQL, step.params)
+        cursor = self._connection.execute(cast("Any", text), params)
         return list(cursor.fetchall()) if cursor.description is not None else []
 
 
@@ -261,9 +263,10 @@ def migrate_database(dsn: str, *, include_post: bool = True) -> list[str]:
     Raises ``StoreUnavailable``.
     """
     try:
-        with psycopg.connect(dsn, prepare_threshold=None, **CONNECT) as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-            return migrate.apply(_Migrating(connection), include_post=include_post)
+        with psycopg.connect(dsn, prepare_threshold=None, row_factory=dict_row, **CONNECT) as connection:
+            migrating = _Migrating(connection)
+            migrating.run(statement("lock_migrations", lock=MIGRATION_LOCK))
+            return migrate.apply(migrating, include_post=include_post)
     except psycopg.OperationalError as failure:
         raise errors.StoreUnavailable(
             "The database cannot be reached.", hint="Start it, or correct the database URL."

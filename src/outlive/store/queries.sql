@@ -295,6 +295,24 @@ SELECT viewer, joined_at, left_at, cause, last_seq FROM presence WHERE run_id = 
 
 -- ------------------------------------------------------------------ the database itself
 
+-- name: any_table [sqlite]
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' LIMIT 1
+
+-- name: has_ledger
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'migrations'
+
+-- name: has_ledger [postgresql]
+SELECT 1 AS found WHERE to_regclass('migrations') IS NOT NULL
+
+-- name: applied_migrations
+SELECT name FROM migrations
+
+-- name: record_migration
+INSERT INTO migrations (name, applied_at) VALUES (:name, CURRENT_TIMESTAMP)
+
+-- name: lock_migrations [postgresql]
+SELECT pg_advisory_xact_lock(:lock)
+
 -- name: clock
 SELECT {now} AS now_ms
 

@@ -56,6 +56,6 @@ def script(
     return decorate
 
 
-def statement(name: str, **params: Any) -> Statement:
+def statement(name: str, /, **params: Any) -> Statement:
     """Name a block and its parameters."""
     return Statement(name, params)

@@ -1,9 +1,9 @@
 """Outlive's record in one SQLite file (3.40 or newer, WAL).
 
 All writes go through one thread that owns one connection: whole transactions as plain functions, so a
-cancelled request can never leave one open, and whatever waits at that moment shares one commit.  Each piece of
-work has a savepoint of its own: one run's failed fence neither fails nor delays another's.  Reads have threads
-and connections of their own.
+cancelled request can never leave one open, and whatever waits at that moment shares one commit.  Each piece
+of work has a savepoint of its own: one run's failed fence neither fails nor delays another's.  Reads have
+threads and connections of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from outlive.store.wakeup import Hub
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
+Blocks = Mapping[str, sql.Block]
 
 BUSY_BUDGET = 5.0
 """Seconds that a write waits for another process's write; leases must be longer."""
@@ -91,11 +92,8 @@ class SqliteStore:
         if self.path == ":memory:" or not Path(self.path).exists():
             return
         with contextlib.closing(connect(self.path)) as connection:
-            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            if tables:
-                names = {row[0] for row in tables}
-                done = connection.execute("SELECT name FROM migrations") if "migrations" in names else ()
-                migrate.check({row[0] for row in done})
+            if not _empty(connection, self._blocks):
+                migrate.check(migrate.applied(_Migrating(connection)))
 
     async def close(self) -> None:
         """End the threads; what was queued is still committed."""
@@ -312,16 +310,24 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+    if _empty(connection, sql.load(sql.Dialect.SQLITE)):
         migrate_connection(connection)
+
+
+def _empty(connection: sqlite3.Connection, blocks: Blocks) -> bool:
+    return not execute(connection, blocks, statement("any_table"))
 
 
 class _Migrating:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._blocks = sql.load(sql.Dialect.SQLITE)
 
-    def run(self, text: str, params: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        return [tuple(row) for row in self._connection.execute(text, params)]
+    def define(self, text: str) -> None:
+        self._connection.execute(text)
+
+    def run(self, step: Statement) -> list[Row]:
+        return execute(self._connection, self._blocks, step)
 
 
 def migrate_connection(connection: sqlite3.Connection, *, include_post: bool = True) -> list[str]:
@@ -336,7 +342,7 @@ def migrate_connection(connection: sqlite3.Connection, *, include_post: bool = T
     return applied
 
 
-def run_script(blocks: Any, script: Script[T], connection: sqlite3.Connection) -> T:
+def run_script(blocks: Blocks, script: Script[T], connection: sqlite3.Connection) -> T:
     """Step a script through on ``connection``, inside whatever transaction is open."""
     steps = script.start()
     try:
@@ -350,7 +356,7 @@ def run_script(blocks: Any, script: Script[T], connection: sqlite3.Connection) -
         steps.close()
 
 
-def execute(connection: sqlite3.Connection, blocks: Any, step: Statement) -> list[Row]:
+def execute(connection: sqlite3.Connection, blocks: Blocks, step: Statement) -> list[Row]:
     """Run one block: its statements in order, stopping where one that returns rows returns none."""
     params = sql.bind(sql.Dialect.SQLITE, step.params)
     statements = blocks[step.name].statements
