@@ -1,3 +1,66 @@
-"""Streaming agent runs that outlive the request on purpose, never by accident."""
+"""Outlive: agent runs that outlive the request on purpose, never by accident."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Chunk": "agents",
+    "Context": "agents",
+    "Event": "model",
+    "EventStream": "http.sse",
+    "LangGraphAgent": "agents.langgraph",
+    "Note": "agents",
+    "Outcome": "agents",
+    "Outlive": "runtime",
+    "OutliveError": "errors",
+    "Reason": "states",
+    "Run": "model",
+    "RunPolicy": "policy",
+    "State": "states",
+    "agent": "agents.generator",
+    "chat": "policy",
+    "job": "policy",
+    "router": "http.native",
+}
+__all__ = [
+    "Chunk",
+    "Context",
+    "Event",
+    "EventStream",
+    "LangGraphAgent",
+    "Note",
+    "Outcome",
+    "Outlive",
+    "OutliveError",
+    "Reason",
+    "Run",
+    "RunPolicy",
+    "State",
+    "agent",
+    "chat",
+    "job",
+    "router",
+]
+
+if TYPE_CHECKING:
+    from outlive.agents import Chunk, Context, Note, Outcome
+    from outlive.agents.generator import agent
+    from outlive.agents.langgraph import LangGraphAgent
+    from outlive.errors import OutliveError
+    from outlive.http.native import router
+    from outlive.http.sse import EventStream
+    from outlive.model import Event, Run
+    from outlive.policy import RunPolicy, chat, job
+    from outlive.runtime import Outlive
+    from outlive.states import Reason, State
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: the core must not need FastAPI or LangGraph."""
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"outlive.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'outlive' has no attribute {name!r}")

@@ -64,6 +64,7 @@ class Run:
     input: str
     output: str | None
     error: str | None
+    error_detail: str | None
     metadata: str
     policy: RunPolicy
     origin: str
@@ -123,6 +124,7 @@ _SAME = (
     "input",
     "output",
     "error",
+    "error_detail",
     "metadata",
     "origin",
     "continues",
@@ -260,12 +262,16 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """How an attempt ended, as its holder will record it.  ``output`` and ``error`` are JSON text."""
+    """How an attempt ended, as its holder will record it.  ``output`` and ``error`` are JSON text.
+
+    ``detail`` is for operators only: it may hold what must not reach a client.
+    """
 
     state: State
     reason: Reason | None = None
     output: str | None = None
     error: str | None = None
+    detail: str | None = None
     tail: tuple[NewEvent, ...] = field(default=())
 
 

@@ -35,6 +35,11 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Drained:
+    """Yielded last instead of an outcome: the agent stopped at a safe point because it was draining."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How the agent ended, yielded last: succeeded, or waiting for a human."""
 
@@ -42,7 +47,7 @@ class Outcome:
     state: State = State.SUCCEEDED
 
 
-Yielded = Chunk | Note | Outcome
+Yielded = Chunk | Note | Outcome | Drained
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,7 +93,7 @@ class Agent(Protocol):
         ...
 
     def stream(self, context: Context) -> AsyncGenerator[Yielded, None]:
-        """Drive one attempt; the last thing yielded is an ``Outcome`` (none: succeeded with None)."""
+        """Drive one attempt; the last thing yielded is an ``Outcome`` or ``Drained`` (none: succeeded)."""
         ...
 
 

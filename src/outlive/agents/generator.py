@@ -25,10 +25,10 @@ class GeneratorAgent:
         self._function = function
 
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
-        """Yield each value as a chunk; ``Chunk``, ``Note`` and ``Outcome`` pass as they are."""
+        """Yield each value as a chunk; outlive's own ``Chunk``, ``Note`` and so on pass as they are."""
         async with aclosing(self._function(context)) as values:
             async for value in values:
-                if isinstance(value, agents.Chunk | agents.Note | agents.Outcome):
+                if isinstance(value, agents.Chunk | agents.Note | agents.Outcome | agents.Drained):
                     yield value
                 else:
                     yield agents.Chunk(data=value)

@@ -387,6 +387,7 @@ def _finish(
         reason=verdict.reason.value if verdict.reason else None,
         output=verdict.output,
         error=verdict.error,
+        detail=verdict.detail,
         **{"raise": step},
         expected=expected,
         count=len(events),

@@ -149,7 +149,8 @@ SELECT run.last_seq, run.stop_requested_at, run.stop_reason, thread.thread_seq F
 -- The one statement that ends a run: state, reason, result and end event together.  Settle proves its
 -- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.
 UPDATE runs SET
-    state = :state, reason = :reason, output = :output, error = :error, ended_at = {now},
+    state = :state, reason = :reason, output = :output, error = :error,
+    error_detail = :detail, ended_at = {now},
     epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
 WHERE run_id = :run_id AND epoch = :epoch AND state = :from_state AND last_seq = :expected
     AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {now}))
@@ -167,7 +168,8 @@ WITH locked AS MATERIALIZED (
     SELECT thread_id FROM threads WHERE thread_id = :thread_id FOR NO KEY UPDATE
 ), run AS (
     UPDATE runs SET
-        state = :state, reason = :reason, output = :output, error = :error, ended_at = {now},
+        state = :state, reason = :reason, output = :output, error = :error,
+    error_detail = :detail, ended_at = {now},
         epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
     FROM locked
     WHERE runs.thread_id = locked.thread_id AND run_id = :run_id AND epoch = :epoch

@@ -88,3 +88,10 @@ def uptime() -> Steps[int]:
     """Return for how many milliseconds the database has been up (0: it cannot restart under us)."""
     rows = yield statement("uptime")
     return int(rows[0]["up_ms"])
+
+
+@script(reads=True)
+def claimable(agents: Sequence[str]) -> Steps[bool]:
+    """Say whether a worker for ``agents`` would find a run to claim."""
+    rows = yield statement("claimable", agents=list(agents), limit=1)
+    return bool(rows)

@@ -342,6 +342,17 @@ def migrate_connection(connection: sqlite3.Connection, *, include_post: bool = T
     return applied
 
 
+def migrate_file(path: str, *, include_post: bool = True) -> list[str]:
+    """Create or migrate a database file; returns the names applied.  Blocks.
+
+    Raises ``UnsafeFileSystem`` for a path whose locks cannot be trusted.
+    """
+    filesystem.refuse_network(Path(path))
+    with contextlib.closing(connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        return migrate_connection(connection, include_post=include_post)
+
+
 def run_script(blocks: Blocks, script: Script[T], connection: sqlite3.Connection) -> T:
     """Step a script through on ``connection``, inside whatever transaction is open."""
     steps = script.start()

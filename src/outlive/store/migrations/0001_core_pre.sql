@@ -31,6 +31,7 @@ CREATE TABLE runs (
     input             TEXT NOT NULL,
     output            TEXT,
     error             TEXT,
+    error_detail      TEXT,
     metadata          TEXT NOT NULL,
     policy            TEXT NOT NULL,
     on_disconnect     TEXT NOT NULL,

@@ -1,0 +1,174 @@
+"""Path 1: submit and stop.
+
+Decides what is checked before the record is asked, and who hears of it afterwards; whether a message may
+become a run is ``admission``'s to say, inside the transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from outlive import agents, encoding, errors, seams, signals
+from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
+from outlive.policy import RunPolicy
+from outlive.states import Reason
+from outlive.store import Store, moves, wakeup
+
+T = TypeVar("T")
+LONGEST_NAME = 512
+"""Characters that a thread's name, a key or a tenant may have."""
+
+
+class Starter(Protocol):
+    """Where a submit finds a free slot: this process's worker, or nothing in a pure API process."""
+
+    def offer(self, agent: str | None = None) -> Offer | None:
+        """Reserve a slot."""
+        ...
+
+    def withdraw(self, offer: Offer) -> None:
+        """Give it back."""
+        ...
+
+    def start(self, run: Run, offer: Offer, since: float) -> None:
+        """Drive the run that took it."""
+        ...
+
+
+class Commands:
+    """Submit and stop, for any number of callers."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: agents.Registry,
+        *,
+        starter: Starter | None,
+        happenings: signals.Signals,
+        local: seams.Seams = seams.REAL,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._starter = starter
+        self._signals = happenings
+        self._local = local
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def submit(
+        self,
+        agent: str,
+        input: Any = None,  # noqa: A002 - the word that every caller looks for
+        *,
+        thread: str | None = None,
+        key: str | None = None,
+        tenant: str = "",
+        policy: RunPolicy | None = None,
+        not_before: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        viewer: str | None = None,
+    ) -> Submitted:
+        """Make a run, or find the one that already answers this intent.
+
+        ``key`` is the idempotency key: the same key with the same agent, thread and input is the same run.
+        ``viewer`` names a subscription that counts as watching from the first moment.  Once begun, the
+        submit finishes even if the caller is cancelled.
+
+        Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``StoreUnavailable``.
+        """
+        declared = policy or self._registry[agent].policy
+        for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
+            check_name(field, text)
+        new = Submission(
+            run_id=self._local.new_id(),
+            tenant=tenant,
+            agent=agent,
+            input=_exact("input", input),
+            fingerprint=encoding.fingerprint([agent, thread, input]),
+            policy=declared,
+            thread=thread,
+            key=key,
+            not_before=not_before,
+            viewer=viewer,
+            metadata=_exact("metadata", metadata or {}),
+        )
+        return await self._apart(self._submit(new))
+
+    async def _submit(self, new: Submission) -> Submitted:
+        offer = self._starter.offer(new.agent) if self._starter else None
+        since = self._local.monotonic()
+        started = False
+        try:
+            submitted = await self._store.write(moves.submit(new, offer))
+            if offer is not None and submitted.claimed and self._starter is not None:
+                self._starter.start(submitted.run, offer, since)
+                started = True
+        finally:
+            if offer is not None and not started and self._starter is not None:
+                self._starter.withdraw(offer)
+        self._told(submitted)
+        return submitted
+
+    def _told(self, submitted: Submitted) -> None:
+        run = submitted.run
+        if submitted.admitted not in (Admitted.CREATED, Admitted.CONTINUED):
+            return
+        self._signals.emit(
+            signals.RunSubmitted(run_id=run.run_id, agent=run.agent, claimed=submitted.claimed)
+        )
+        if not submitted.claimed:
+            self._store.announce(wakeup.QUEUE)
+
+    async def stop(self, run_id: str, *, tenant: str | None = "", reason: Reason = Reason.REQUESTED) -> Stop:
+        """Ask a run to stop and say what that found: ``stopped``, ``requested`` or ``already``.
+
+        ``requested`` is not ``stopped``: the run ends when its executor lets go, or its lease expires.
+        Raises ``NotFound``, ``StoreUnavailable``.
+        """
+        check_name("run_id", run_id)
+        answer = await self._apart(self._store.write(moves.stop(run_id, tenant, reason)))
+        if answer.outcome is not StopOutcome.ALREADY:
+            self._signals.emit(signals.StopRequested(run_id=run_id, reason=reason))
+            thread = wakeup.thread_topic(answer.run.thread_id)
+            self._store.announce(wakeup.STOP, wakeup.QUEUE, wakeup.run_topic(run_id), thread)
+        return answer
+
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """Finish ``work`` even if the caller goes away: a half-known submit is a run nobody drives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def close(self) -> None:
+        """Wait for submits in flight."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=10.0)
+
+
+def check_name(field: str, text: object) -> None:
+    """Raise ``InvalidInput`` unless ``text`` is None or a short printable string.
+
+    NUL cannot be stored in PostgreSQL's text, and lone surrogates cannot be encoded at all.
+    """
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise errors.InvalidInput(f"{field} must be a string.", field=field)
+    if len(text) > LONGEST_NAME:
+        raise errors.InvalidInput(f"{field} is longer than {LONGEST_NAME} characters.", field=field)
+    if any(ch < " " or "\ud800" <= ch <= "\udfff" or ch == "\x7f" for ch in text):
+        raise errors.InvalidInput(f"{field} holds a control character or a lone surrogate.", field=field)
+
+
+def _exact(field: str, value: Any) -> str:
+    encoded = encoding.encode(value)
+    if encoded.placeholders:
+        raise errors.InvalidInput(f"{field} holds a value that JSON cannot carry.", field=field)
+    return encoded.text

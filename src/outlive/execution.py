@@ -1,0 +1,271 @@
+"""Drives one attempt at one run, from its claim to its verdict.
+
+The task that runs the agent can be stopped at any await and therefore never records anything; this one
+records, cannot be stopped by the same means, and does so once, shielded, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import traceback
+from collections.abc import Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from outlive import agents, encoding, errors, failpoints, seams, signals
+from outlive.lease import Halt, Held, Keeper
+from outlive.model import NewEvent, Run, Verdict
+from outlive.recorder import Recorder
+from outlive.states import Reason, State
+from outlive.store import Store, moves, wakeup
+
+DRAIN_SECONDS = 2.0
+FINALISE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What an attempt needs of its process."""
+
+    store: Store
+    keeper: Keeper
+    happenings: signals.Signals
+    local: seams.Seams = seams.REAL
+    drain: float = DRAIN_SECONDS
+
+
+@dataclass(kw_only=True, slots=True)
+class Attempt:
+    """One attempt while it lasts.  ``leaked`` holds an agent that would not return."""
+
+    run: Run
+    agent: agents.Agent
+    held: Held
+    around: Surroundings
+    recorder: Recorder = field(init=False)
+    context: agents.Context = field(init=False)
+    leaked: asyncio.Task[agents.Outcome | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.context = agents.Context(run=self.run, claim=self.held.claim)
+        self.recorder = Recorder(
+            self.around.store,
+            self.around.keeper,
+            self.held,
+            last_seq=self.run.last_seq,
+            local=self.around.local,
+        )
+
+
+class AgentExitedError(Exception):
+    """The agent called ``sys.exit`` or raised something that would have ended the process."""
+
+
+async def drive(attempt: Attempt) -> None:
+    """Run the agent until it ends or must end, then record how, once.
+
+    Returns normally in every case; what could not be recorded is signalled, and the sweeper recovers it.
+    """
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(_consume(attempt), name=f"outlive-run-{attempt.run.run_id}")
+    writing = loop.create_task(attempt.recorder.run())
+    try:
+        await _until_over(attempt, work, writing)
+    except asyncio.CancelledError:
+        attempt.held.end(Halt.SHUTDOWN)
+        raise
+    finally:
+        await _sheltered(_conclude(attempt, work, writing))
+
+
+async def _consume(attempt: Attempt) -> agents.Outcome | None:
+    """Read the agent to its end; None if it was cut short but returned by itself."""
+    outcome = agents.Outcome()
+    try:
+        async with aclosing(attempt.agent.stream(attempt.context)) as items:
+            async for item in items:
+                if attempt.held.halt in (Halt.STOP, Halt.LOST):
+                    return None  # the agent swallowed its cancellation and went on yielding
+                if isinstance(item, agents.Drained):
+                    return None
+                if isinstance(item, agents.Outcome):
+                    outcome = item
+                else:
+                    await attempt.recorder.put(item)
+    except (SystemExit, KeyboardInterrupt) as exit_:
+        raise AgentExitedError(type(exit_).__name__) from exit_
+    return outcome
+
+
+async def _until_over(
+    attempt: Attempt, work: asyncio.Task[agents.Outcome | None], writing: asyncio.Task[None]
+) -> None:
+    """Wait until the agent ends, its log can no longer be written, or it must end."""
+    halting = asyncio.get_running_loop().create_task(attempt.held.halted.wait())
+    try:
+        await asyncio.wait(
+            {work, writing, halting},
+            timeout=attempt.run.policy.run_timeout,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    finally:
+        halting.cancel()
+    if writing.done():
+        _writing_failed(attempt, writing)
+    elif not work.done() and attempt.held.halt is None:
+        attempt.held.end(Halt.STOP, Reason.TIMEOUT)
+
+
+def _writing_failed(attempt: Attempt, writing: asyncio.Task[None]) -> None:
+    failure = writing.exception()
+    if isinstance(failure, errors.Fenced):
+        _refused(attempt, signals.Write.EVENT)
+    attempt.held.end(Halt.LOST)
+
+
+async def _conclude(
+    attempt: Attempt, work: asyncio.Task[agents.Outcome | None], writing: asyncio.Task[None]
+) -> None:
+    await _end_work(attempt, work)
+    attempt.recorder.close()
+    await asyncio.wait({writing})
+    if writing.exception() is not None:
+        _writing_failed(attempt, writing)
+    if attempt.held.halt is Halt.LOST or _raised_fenced(work):
+        claim = attempt.held.claim
+        attempt.around.happenings.emit(signals.LeaseLost(run_id=claim.run_id, epoch=claim.epoch))
+        return
+    failpoints.reach("execution.finalise")
+    await _record(attempt, work)
+
+
+async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
+    """Bring the agent's task to its end: drained if there is time, cancelled once, then given up on."""
+    if not work.done() and attempt.held.halt is Halt.SHUTDOWN:
+        attempt.context.draining.set()
+        await asyncio.wait({work}, timeout=attempt.around.drain)
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work}, timeout=attempt.run.policy.stop_deadline)
+    if not work.done():
+        attempt.leaked = work
+        attempt.around.happenings.emit(
+            signals.SlotLeaked(run_id=attempt.run.run_id, seconds=attempt.run.policy.stop_deadline)
+        )
+
+
+def _raised_fenced(work: asyncio.Task[agents.Outcome | None]) -> bool:
+    return work.done() and not work.cancelled() and isinstance(work.exception(), errors.Fenced)
+
+
+async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
+    verdict = _verdict(attempt, work)
+    tail = attempt.recorder.tail()
+    try:
+        if verdict is None:
+            verdict = await _hand_back(attempt, tail)
+        if verdict is not None:
+            await _settle(attempt, verdict, tail)
+    except errors.Fenced:
+        _refused(attempt, signals.Write.VERDICT)
+    except errors.Unavailable as failure:
+        claim = attempt.held.claim
+        attempt.around.happenings.emit(
+            signals.FinalisationFailed(run_id=claim.run_id, epoch=claim.epoch, error=str(failure))
+        )
+
+
+def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Verdict | None:
+    """Decide how the attempt ended; None means that the run goes back into the queue."""
+    halt = attempt.held.halt
+    if work.done() and not work.cancelled():
+        failure = work.exception()
+        if failure is None and (outcome := work.result()) is not None:
+            return Verdict(state=outcome.state, output=encoding.encode(outcome.output).text)
+        if failure is not None and halt is None:
+            return _failed("agent_error", failure)
+        if failure is not None:
+            _cleanup_failed(attempt, failure)
+    match halt:
+        case Halt.STOP:
+            return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
+        case Halt.SHUTDOWN:
+            return None
+        case Halt.LOST | None:
+            return _failed("agent_cut_itself_short", asyncio.CancelledError())
+        case _:
+            assert_never(halt)
+
+
+def _failed(code: str, failure: BaseException) -> Verdict:
+    """Build the verdict of an agent that raised: the public part names the kind, never the text.
+
+    An exception's text may hold a DSN, a path or a customer's data, so it goes to the private detail.
+    """
+    kind = type(failure).__name__
+    public = {
+        "code": code,
+        "type": kind,
+        "message": f"The agent ended with {kind}.",
+        "hint": "Look the run up with: outlive runs show RUN --detail",
+    }
+    return Verdict(state=State.FAILED, error=encoding.encode(public).text, detail=_detail(failure))
+
+
+def _detail(failure: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(failure))
+    except Exception as broken:
+        text = f"{type(failure).__name__}, whose text could not be read: {type(broken).__name__}"
+    return text[-20_000:].encode("ascii", "backslashreplace").decode("ascii").replace("\0", "\\0")
+
+
+def _cleanup_failed(attempt: Attempt, failure: BaseException) -> None:
+    kind = type(failure).__name__
+    attempt.recorder.note("cleanup_failed", f"Closing the agent raised {kind}.")
+    attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=kind))
+
+
+async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | None:
+    """Put the run back into the queue; a verdict if a stop request came first."""
+    around, claim = attempt.around, attempt.held.claim
+    step = moves.hand_back(claim, tail, attempt.recorder.last_seq, around.keeper.timing.lease)
+    if not await around.store.write(step, budget=_budget(attempt)):
+        return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
+    around.happenings.emit(signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch))
+    around.store.announce(wakeup.QUEUE, wakeup.run_topic(claim.run_id))
+    return None
+
+
+async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]) -> None:
+    around, claim = attempt.around, attempt.held.claim
+    leaked = attempt.leaked is not None
+    step = moves.settle(
+        claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
+    )
+    await around.store.write(step, budget=_budget(attempt))
+    around.happenings.emit(signals.RunEnded(run_id=claim.run_id, state=verdict.state, reason=verdict.reason))
+    around.store.announce(wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id), wakeup.QUEUE)
+
+
+def _budget(attempt: Attempt) -> float:
+    return max(0.0, min(FINALISE_SECONDS, attempt.around.keeper.trust_left(attempt.held)))
+
+
+def _refused(attempt: Attempt, write: signals.Write) -> None:
+    claim = attempt.held.claim
+    attempt.around.happenings.emit(
+        signals.StaleWriteRefused(run_id=claim.run_id, epoch=claim.epoch, write=write)
+    )
+
+
+async def _sheltered(work: Coroutine[object, object, None]) -> None:
+    """Await ``work`` to its end although this task is being cancelled; its own time-outs bound it."""
+    task = asyncio.get_running_loop().create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

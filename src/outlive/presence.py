@@ -1,0 +1,97 @@
+"""Who watches a run: joins, leaves, and how far each viewer was served.
+
+Presence is a lease on the record, so an API process that dies and a client that vanishes without a word both
+count as gone.  What their going means is ``disconnect``'s to say, never this file's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from outlive import errors, seams, signals
+from outlive.store import Store, wakeup, watching
+
+
+class Left(StrEnum):
+    """Why a viewer's subscription ended."""
+
+    END = "end"
+    DISCONNECT = "disconnect"
+    OURS = "ours"
+
+
+LEASE = 15.0
+HOLD = 30.0
+"""Seconds of presence that remain when the server itself ended the stream."""
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class Viewer:
+    """One subscription.  ``seen`` is the last seq handed to its transport."""
+
+    name: str
+    run_id: str
+    seen: int
+
+
+class Presence:
+    """The viewers that this process serves."""
+
+    def __init__(self, store: Store, *, happenings: signals.Signals, local: seams.Seams = seams.REAL) -> None:
+        self._store = store
+        self._signals = happenings
+        self._local = local
+        self._viewers: dict[str, Viewer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self, run_id: str, after: int, name: str | None = None) -> Viewer:
+        """Record a viewer of ``run_id``; ``name`` is that of one that a submit already recorded."""
+        viewer = Viewer(name=name or self._local.new_id(), run_id=run_id, seen=after)
+        await self._store.write(watching.join(viewer.name, run_id, LEASE, after))
+        self._viewers[viewer.name] = viewer
+        return viewer
+
+    def leave(self, viewer: Viewer, cause: Left) -> None:
+        """Record that a viewer left, in a task of its own: the caller is often being cancelled."""
+        if self._viewers.pop(viewer.name, None) is not None:
+            self._spawn(self._leave(viewer, cause))
+
+    async def _leave(self, viewer: Viewer, cause: Left) -> None:
+        hold = HOLD if cause is Left.OURS else 0.0
+        try:
+            await self._store.write(watching.leave(viewer.name, cause.value, viewer.seen, hold))
+        except errors.Unavailable as failure:
+            # Its lease runs out by itself; nothing is lost but promptness.
+            self._signals.emit(signals.BackgroundFailed(duty="leaving", error=str(failure)))
+        self._store.announce(wakeup.VIEWERS)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run(self) -> None:
+        """Extend the presence of live viewers for ever."""
+        while True:
+            await asyncio.sleep(LEASE / 3)
+            try:
+                await self.keep_once()
+            except errors.Unavailable as failure:
+                self._signals.emit(signals.BackgroundFailed(duty="presence", error=str(failure)))
+
+    async def keep_once(self) -> None:
+        """Extend the presence of every live viewer once."""
+        if self._viewers:
+            seen = {viewer.name: viewer.seen for viewer in self._viewers.values()}
+            await self._store.write(watching.keep(seen, LEASE))
+
+    async def close(self) -> None:
+        """Leave on behalf of everybody still here, as ended by us, and wait for the records."""
+        for viewer in list(self._viewers.values()):
+            self.leave(viewer, Left.OURS)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=5.0)

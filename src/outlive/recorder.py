@@ -1,0 +1,129 @@
+"""Writes an attempt's chunks to the log in groups, in order, under the fence.
+
+Decides when to commit: the first chunk at once, then whatever gathered within ``GROUP_SECONDS`` or as soon as
+``GROUP_EVENTS`` wait.  Nothing is published before it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from outlive import agents, encoding, seams
+from outlive.lease import Held, Keeper
+from outlive.model import EventKind, NewEvent
+from outlive.store import Store, moves, wakeup
+
+GROUP_SECONDS = 0.02
+GROUP_EVENTS = 32
+MOST_PER_COMMIT = 256
+MOST_WAITING = 512
+MOST_WAITING_BYTES = 8 * 1024 * 1024
+
+
+class Recorder:
+    """The log of one attempt.  ``put`` from the agent's side, ``run`` from the writer's."""
+
+    def __init__(
+        self, store: Store, keeper: Keeper, held: Held, *, last_seq: int, local: seams.Seams
+    ) -> None:
+        self.last_seq = last_seq
+        self._store = store
+        self._keeper = keeper
+        self._held = held
+        self._local = local
+        self._waiting: deque[NewEvent] = deque()
+        self._bytes = 0
+        self._enough = asyncio.Event()
+        self._some = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._warned = False
+
+    async def put(self, item: agents.Chunk | agents.Note) -> None:
+        """Queue an item; waits while too much is uncommitted, so a fast agent cannot fill the memory."""
+        if isinstance(item, agents.Note):
+            self.note(item.code, item.message)
+        else:
+            encoded = encoding.encode(item.data)
+            self._add(NewEvent(kind=EventKind.CHUNK, payload=encoded.text, mode=item.mode))
+            if encoded.placeholders and not self._warned:
+                self._warned = True
+                self.note("unencodable", f"Replaced by a placeholder: {encoded.placeholders[0]}")
+        if not self._room.is_set():
+            await self._room.wait()
+        elif self._enough.is_set():
+            await asyncio.sleep(0)  # an agent that never awaits would otherwise starve the writer
+
+    def note(self, code: str, message: str) -> None:
+        """Queue a warning."""
+        payload = encoding.encode({"code": code, "message": message}).text
+        self._add(NewEvent(kind=EventKind.NOTE, payload=payload))
+
+    def _add(self, event: NewEvent) -> None:
+        self._waiting.append(event)
+        self._bytes += len(event.payload)
+        self._some.set()
+        if len(self._waiting) >= GROUP_EVENTS:
+            self._enough.set()
+        if len(self._waiting) >= MOST_WAITING or self._bytes >= MOST_WAITING_BYTES:
+            self._room.clear()
+
+    async def run(self) -> None:
+        """Commit groups until ``close``; raises ``Fenced`` or ``StoreUnavailable``."""
+        quiet_until = 0.0
+        while not self._closing:
+            await self._some.wait()
+            await self._gather(quiet_until - self._local.monotonic())
+            quiet_until = self._local.monotonic() + GROUP_SECONDS
+            while len(self._waiting) >= GROUP_EVENTS or (self._waiting and not self._closing):
+                await self._commit(self._take())
+                if len(self._waiting) < GROUP_EVENTS:
+                    break
+
+    async def _gather(self, seconds: float) -> None:
+        if seconds <= 0 or self._enough.is_set() or self._closing:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._enough.wait()
+        except TimeoutError:
+            return
+
+    def _take(self) -> tuple[NewEvent, ...]:
+        batch = tuple(self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_PER_COMMIT)))
+        self._bytes -= sum(len(event.payload) for event in batch)
+        if len(self._waiting) < GROUP_EVENTS:
+            self._enough.clear()
+        if not self._waiting:
+            self._some.clear()
+        if len(self._waiting) < MOST_WAITING and self._bytes < MOST_WAITING_BYTES:
+            self._room.set()
+        return batch
+
+    async def _commit(self, batch: tuple[NewEvent, ...]) -> None:
+        if not batch:
+            return
+        since = self._local.monotonic()
+        step = moves.append(self._held.claim, batch, self.last_seq, self._keeper.timing.lease)
+        appended = await self._store.write(step, budget=max(0.0, self._keeper.trust_left(self._held)))
+        self.last_seq = appended.last_seq
+        self._keeper.extend(self._held, since)
+        claim = self._held.claim
+        self._store.announce(wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id))
+        if appended.stop_requested:
+            self._store.hub.wake((wakeup.STOP,))
+
+    def close(self) -> None:
+        """Let ``run`` return after the commit in flight; what still waits is the tail."""
+        self._closing = True
+        self._some.set()
+        self._enough.set()
+
+    def tail(self) -> tuple[NewEvent, ...]:
+        """Take what was never committed, for the transaction that ends the attempt."""
+        rest = tuple(self._waiting)
+        self._waiting.clear()
+        self._room.set()
+        return rest

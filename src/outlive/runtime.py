@@ -1,0 +1,306 @@
+"""The composition root: the one object that an application holds.
+
+The only module that names a concrete store.  It builds the parts, starts the background duties, and ends them
+in the order in which nothing is lost: no more submits, hand back what runs, let viewers go, close the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Self, TypeVar
+
+from outlive import (
+    commands,
+    disconnect,
+    errors,
+    execution,
+    lease,
+    presence,
+    seams,
+    signals,
+    subscription,
+    sweeper,
+    worker,
+)
+from outlive.agents import Agent, Registry
+from outlive.model import Event, EventKind, Run, Stop, Submitted
+from outlive.policy import RunPolicy
+from outlive.states import Reason, State
+from outlive.store import Store, reads, sqlite
+
+T = TypeVar("T")
+DRAIN_BUDGET = 10.0
+"""Seconds that closing may take to hand work back."""
+
+
+class Outlive:
+    """Runs, their execution and their events, over one database.
+
+    ``database`` is ``sqlite:///file`` or ``postgresql://…``; ``direct_database`` is for LISTEN where the
+    first goes through a transaction pooler.  ``slots`` bounds how many runs this process drives; 0 makes it
+    an API process that only submits and observes.
+
+    Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
+    """
+
+    def __init__(
+        self,
+        database: str,
+        agents: Iterable[Agent],
+        *,
+        direct_database: str | None = None,
+        slots: int = 32,
+        timing: lease.Timing | None = None,
+        drain: float = DRAIN_BUDGET,
+    ) -> None:
+        self.signals = signals.Signals()
+        self.registry = Registry(agents)
+        self.timing = timing or lease.Timing()
+        self.slots = slots
+        self.store = open_store(database, direct_database, self.signals)
+        self._drain = drain
+        self._database = database
+        self._local = seams.REAL
+        self._ready = False
+        self._duties: list[asyncio.Task[None]] = []
+        self.ending = asyncio.Event()
+
+    # ------------------------------------------------------------ lifetime
+
+    async def __aenter__(self) -> Self:
+        """Connect and start working; raises ``Misconfigured`` or ``StoreUnavailable``."""
+        for agent_name in self.registry.names:
+            bind = getattr(self.registry[agent_name], "bind", None)
+            if bind is not None:
+                await bind(self.store, self.signals)
+        await self.store.open()
+        self._compose()
+        await self._keeper.start()
+        if self.slots:
+            await self._worker.begin()
+        loop = asyncio.get_running_loop()
+        duties = {
+            "sweeper": self._sweeper.run(),
+            "presence": self._presence.run(),
+            "disconnect": self._disconnect.run(),
+        }
+        self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
+        self._ready = True
+        return self
+
+    def _compose(self) -> None:
+        store, told, local = self.store, self.signals, self._local
+        self._keeper = lease.Keeper(store, timing=self.timing, happenings=told, local=local)
+        around = execution.Surroundings(
+            store=store, keeper=self._keeper, happenings=told, local=local, drain=self._drain / 4
+        )
+        self._worker = worker.Worker(self.registry, around, slots=self.slots)
+        starter = self._worker if self.slots else None
+        self._commands = commands.Commands(
+            store, self.registry, starter=starter, happenings=told, local=local
+        )
+        self._presence = presence.Presence(store, happenings=told, local=local)
+        self._disconnect = disconnect.Disconnect(store, happenings=told)
+        self._sweeper = sweeper.Sweeper(store, timing=self.timing, happenings=told, local=local)
+
+    async def _watch_over(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        """A duty that dies must not die in silence: nobody would sweep, and nobody would know."""
+        try:
+            await duty
+        except Exception as failure:
+            self.signals.emit(signals.BackgroundFailed(duty=name, error=repr(failure)))
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        """Hand work back, let viewers go, close the store."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End within the drain budget; runs that were being driven are queued again, not lost."""
+        if not self._ready:
+            return
+        self._ready = False
+        self.ending.set()
+        await self._commands.close()
+        await self._worker.shutdown(self._drain)
+        await self._presence.close()
+        for task in self._duties:
+            task.cancel()
+        await asyncio.gather(*self._duties, return_exceptions=True)
+        await self._keeper.close()
+        await self.store.close()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncIterator[None]:
+        """Live as long as an ASGI application does: ``FastAPI(lifespan=outlive.lifespan)``."""
+        async with self:
+            yield
+
+    @property
+    def ready(self) -> bool:
+        """True between a successful start and the beginning of shutdown."""
+        return self._ready and all(not task.done() for task in self._duties)
+
+    def _check_ready(self) -> None:
+        if not self._ready:
+            raise errors.NotReady()
+
+    # ------------------------------------------------------------ command
+
+    async def submit(
+        self,
+        agent: str,
+        input: Any = None,  # noqa: A002 - the word that every caller looks for
+        *,
+        thread: str | None = None,
+        key: str | None = None,
+        tenant: str = "",
+        policy: RunPolicy | None = None,
+        not_before: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        viewer: str | None = None,
+    ) -> Submitted:
+        """Make a run, or find the one that answers this intent; see ``commands.Commands.submit``."""
+        self._check_ready()
+        return await self._commands.submit(
+            agent,
+            input,
+            thread=thread,
+            key=key,
+            tenant=tenant,
+            policy=policy,
+            not_before=not_before,
+            metadata=metadata,
+            viewer=viewer,
+        )
+
+    async def stop(self, run_id: str, *, tenant: str | None = "", reason: Reason = Reason.REQUESTED) -> Stop:
+        """Ask a run to stop; see ``commands.Commands.stop``."""
+        self._check_ready()
+        return await self._commands.stop(run_id, tenant=tenant, reason=reason)
+
+    # ------------------------------------------------------------ observation
+
+    async def run(self, run_id: str, *, tenant: str | None = "") -> Run:
+        """Return the record of a run; raises ``NotFound``."""
+        commands.check_name("run_id", run_id)
+        return await self.store.read(reads.run(run_id, tenant))
+
+    async def runs(
+        self,
+        *,
+        tenant: str = "",
+        limit: int = 50,
+        before: str | None = None,
+        agent: str | None = None,
+        state: State | None = None,
+        thread: str | None = None,
+    ) -> list[Run]:
+        """Return up to ``limit`` runs (1 to 1000), newest first, older than the run ``before``."""
+        if not 1 <= limit <= 1000:
+            raise errors.InvalidInput("limit must be between 1 and 1000.", field="limit")
+        for field, text in (("before", before), ("agent", agent), ("thread", thread)):
+            commands.check_name(field, text)
+        return await self.store.read(
+            reads.runs(tenant, limit=limit, before=before, agent=agent, state=state, thread=thread)
+        )
+
+    async def follow(
+        self, run_id: str, *, after: int = 0, tenant: str | None = ""
+    ) -> AsyncGenerator[Event, None]:
+        """Yield a run's events after ``after`` until its end, without counting as a viewer."""
+        subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+        async with aclosing(subscription.follow(self.store, run_id, after=after)) as events:
+            async for event in events:
+                yield event
+
+    async def watch(
+        self, run_id: str, *, after: int = 0, tenant: str | None = "", viewer: str | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Like ``follow``, but present: while this is open, the run counts as watched.
+
+        ``viewer`` continues the presence that a submit began.
+        """
+        subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+        present = await self._presence.join(run_id, after, viewer)
+        left = presence.Left.DISCONNECT
+        try:
+            async with aclosing(subscription.follow(self.store, run_id, after=after)) as events:
+                async for event in events:
+                    yield event
+                    present.seen = event.seq
+                    if event.kind is EventKind.END:
+                        left = presence.Left.END
+        finally:
+            if self.ending.is_set() and left is presence.Left.DISCONNECT:
+                left = presence.Left.OURS
+            self._presence.leave(present, left)
+
+    async def result(self, run_id: str, *, tenant: str | None = "") -> Run:
+        """Wait, watching, until the run ends, and return its record."""
+        async with aclosing(self.watch(run_id, tenant=tenant)) as events:
+            async for _ in events:
+                pass
+        return await self.run(run_id, tenant=tenant)
+
+
+def open_store(database: str, direct: str | None, happenings: signals.Signals) -> Store:
+    """Return the store that a URL names, not yet open; raises ``Misconfigured``."""
+    return _dispatch(
+        database,
+        sqlite=functools.partial(_sqlite_store, happenings=happenings),
+        postgres=functools.partial(_postgres_store, direct=direct, happenings=happenings),
+    )
+
+
+def migrate(database: str, *, include_post: bool = True) -> list[str]:
+    """Bring a database's schema up to date; returns the migrations applied.  Blocks."""
+    return _dispatch(
+        database,
+        sqlite=functools.partial(_migrate_sqlite, include_post=include_post),
+        postgres=functools.partial(_migrate_postgres, include_post=include_post),
+    )
+
+
+def _dispatch(database: str, *, sqlite: Callable[[str], T], postgres: Callable[[str], T]) -> T:
+    scheme, colon, rest = database.partition(":")
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > len("///"):
+        return sqlite(rest.removeprefix("///"))
+    if scheme in ("postgresql", "postgres") and colon:
+        return postgres(database)
+    raise errors.Misconfigured(
+        "The database URL is neither SQLite nor PostgreSQL.",
+        hint="Use sqlite:///file.db (sqlite:////absolute/file.db) or postgresql://user@host/name.",
+    )
+
+
+def _sqlite_store(path: str, *, happenings: signals.Signals) -> Store:
+    return sqlite.SqliteStore(path, happenings=happenings)
+
+
+def _postgres_store(dsn: str, *, direct: str | None, happenings: signals.Signals) -> Store:
+    postgres = _import_postgres()
+    store: Store = postgres.PostgresStore(dsn, direct_dsn=direct, happenings=happenings)
+    return store
+
+
+def _import_postgres() -> Any:
+    try:
+        return importlib.import_module("outlive.store.postgres")
+    except ImportError as missing:
+        raise errors.Misconfigured(
+            "PostgreSQL support is not installed.", hint="Run: pip install 'outlive[postgres]'"
+        ) from missing
+
+
+def _migrate_sqlite(path: str, *, include_post: bool) -> list[str]:
+    return sqlite.migrate_file(path, include_post=include_post)
+
+
+def _migrate_postgres(dsn: str, *, include_post: bool) -> list[str]:
+    applied: list[str] = _import_postgres().migrate_database(dsn, include_post=include_post)
+    return applied

@@ -1,0 +1,152 @@
+"""Claims runs and drives them, up to a number of slots; hands them back when the process must go.
+
+Decides who works, never what happens to the work: that is ``execution``'s and the record's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from outlive import agents, errors, execution, lease, signals
+from outlive.model import Offer, Run
+from outlive.store import moves, reads, wakeup
+
+
+class Worker:
+    """The slots of one process.  Its id is the incarnation that a liveness token stands for."""
+
+    def __init__(self, registry: agents.Registry, around: execution.Surroundings, *, slots: int) -> None:
+        self.id = around.local.new_id()
+        self.slots = slots
+        self._registry = registry
+        self._around = around
+        self._reserved: set[str] = set()
+        self._driving: dict[asyncio.Task[None], Run] = {}
+        self._leaked: set[asyncio.Task[agents.Outcome | None]] = set()
+        self._closing = False
+        self._claiming: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ slots
+
+    @property
+    def free(self) -> int:
+        """Slots that nothing uses: neither a run, nor an offer, nor an agent that never returned."""
+        return self.slots - len(self._driving) - len(self._reserved) - len(self._leaked)
+
+    @property
+    def driving(self) -> Mapping[str, Run]:
+        """The runs driven here now, by id."""
+        return {run.run_id: run for run in self._driving.values()}
+
+    def offer(self, agent: str | None = None) -> Offer | None:
+        """Reserve a slot for a claim about to be made; None if there is none, or not for this agent."""
+        names = self._registry.names
+        if self._closing or self.free <= 0 or (agent is not None and agent not in names):
+            return None
+        offer = Offer(
+            worker=self.id,
+            claim_token=self._around.local.new_id(),
+            lease=self._around.keeper.timing.lease,
+            agents=names,
+        )
+        self._reserved.add(offer.claim_token)
+        return offer
+
+    def withdraw(self, offer: Offer) -> None:
+        """Give a reserved slot back."""
+        self._reserved.discard(offer.claim_token)
+        self._around.store.hub.wake((wakeup.QUEUE,))
+
+    def start(self, run: Run, offer: Offer, since: float) -> None:
+        """Drive a run that ``offer`` claimed; ``since`` was read before the claim was sent."""
+        self._reserved.discard(offer.claim_token)
+        held = self._around.keeper.hold(run.claim, since)
+        attempt = execution.Attempt(run=run, agent=self._registry[run.agent], held=held, around=self._around)
+        task = asyncio.get_running_loop().create_task(self._drive(attempt))
+        self._driving[task] = run
+        task.add_done_callback(self._ended)
+        self._around.happenings.emit(signals.RunClaimed(run_id=run.run_id, epoch=run.epoch))
+        if self._closing:
+            held.end(lease.Halt.SHUTDOWN)
+
+    async def _drive(self, attempt: execution.Attempt) -> None:
+        try:
+            await execution.drive(attempt)
+        finally:
+            self._around.keeper.release(attempt.held)
+            if attempt.leaked is not None and not attempt.leaked.done():
+                self._leaked.add(attempt.leaked)
+                attempt.leaked.add_done_callback(self._returned)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        run = self._driving.pop(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._around.happenings.emit(
+                signals.FinalisationFailed(run_id=run.run_id, epoch=run.epoch, error=repr(failure))
+            )
+        self._around.store.hub.wake((wakeup.QUEUE,))
+
+    def _returned(self, task: asyncio.Task[agents.Outcome | None]) -> None:
+        self._leaked.discard(task)
+        if not task.cancelled():
+            task.exception()  # its run has ended long ago; reading it keeps the loop from complaining
+        self._around.store.hub.wake((wakeup.QUEUE,))
+
+    # ------------------------------------------------------------ claiming
+
+    async def begin(self) -> None:
+        """Hold the liveness token and start claiming."""
+        await self._around.store.hold_token(self.id)
+        self._claiming = asyncio.get_running_loop().create_task(self._claim_for_ever())
+
+    async def _claim_for_ever(self) -> None:
+        with self._around.store.hub.watch(wakeup.QUEUE) as waiter:
+            while True:
+                waiter.clear()
+                try:
+                    took = await self.claim_once()
+                except errors.Unavailable as failure:
+                    self._around.happenings.emit(
+                        signals.BackgroundFailed(duty="claiming", error=str(failure))
+                    )
+                    took = 0
+                if not took:
+                    await waiter.wait(self._around.store.hub.poll * (0.5 + self._around.local.random()))
+
+    async def claim_once(self) -> int:
+        """Claim up to as many runs as there are free slots; returns how many were taken."""
+        if self.free <= 0 or not await self._around.store.read(reads.claimable(self._registry.names)):
+            return 0
+        offers = [offer for _ in range(self.free) if (offer := self.offer()) is not None]
+        if not offers:
+            return 0
+        taken: list[Run] = []
+        since = self._around.local.monotonic()
+        try:
+            taken = await self._around.store.write(moves.claim(offers))
+            for run, offer in zip(taken, offers, strict=False):
+                self.start(run, offer, since)
+        finally:
+            for offer in offers[len(taken) :]:
+                self._reserved.discard(offer.claim_token)
+        return len(taken)
+
+    # ------------------------------------------------------------ the end
+
+    async def shutdown(self, budget: float) -> None:
+        """Take no more work and hand back what is driven, within ``budget`` seconds.
+
+        What cannot be handed back in time is cancelled; its lease expires and the sweeper recovers it.
+        """
+        self._closing = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._claiming
+        self._around.keeper.end_all(lease.Halt.SHUTDOWN)
+        if self._driving:
+            await asyncio.wait(set(self._driving), timeout=budget)
+        for task in (*self._driving, *self._leaked):
+            task.cancel()
