@@ -80,7 +80,7 @@ class Run:
     @property
     def claim(self) -> Claim:
         """The claim of the current holder; raises ``ValueError`` unless the run is running."""
-        if self.claim_token is None:
+        if self.claim_token is None or self.state is not State.RUNNING:
             raise ValueError(f"run {self.run_id} has no holder")
         return Claim(
             run_id=self.run_id, thread_id=self.thread_id, epoch=self.epoch, claim_token=self.claim_token
@@ -147,6 +147,26 @@ _PUBLIC = (
     "started_at",
     "ended_at",
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thread:
+    """A conversation: runs in order, with a sequence of its own over all their events."""
+
+    thread_id: str
+    thread: str
+    last_seq: int
+    created_at: float
+
+    @classmethod
+    def from_row(cls, row: Row) -> Thread:
+        """Build a thread from a row of ``threads``."""
+        return cls(
+            thread_id=row["thread_id"],
+            thread=row["thread"],
+            last_seq=row["last_seq"],
+            created_at=row["created_at"] / 1000,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

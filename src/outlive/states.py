@@ -129,6 +129,16 @@ RULES: tuple[Rule, ...] = (
         who=Who.HOLDER,
         guards=FENCE | {Guard.EXPECTED_SEQ},
     ),
+    # An agent that has not returned by its deadline is shut out as well: it may still write.
+    _rule(
+        Move.SETTLE,
+        _R,
+        State.STOPPED,
+        State.FAILED,
+        who=Who.HOLDER,
+        guards=FENCE | {Guard.EXPECTED_SEQ},
+        epoch=1,
+    ),
     _rule(Move.HAND_BACK, _R, _Q, who=Who.HOLDER, guards=FENCE | {Guard.EXPECTED_SEQ, Guard.NOT_STOPPED}),
     _rule(Move.STOP, _Q, State.STOPPED, who=Who.ANYONE, guards=frozenset({Guard.THREAD_LOCK, Guard.STATE})),
     _rule(Move.STOP, _R, _R, who=Who.ANYONE, guards=frozenset({Guard.THREAD_LOCK, Guard.STATE})),
@@ -162,11 +172,19 @@ def allowed(move: Move, source: State | None, target: State) -> bool:
 
 
 def epoch_step(move: Move, source: State | None, target: State) -> int:
-    """Return by how much ``move`` raises the epoch on its way from ``source`` to ``target``.
+    """Return by how much ``move`` usually raises the epoch on its way from ``source`` to ``target``.
 
     Raises ``KeyError`` if the move is not allowed.
     """
-    for rule in MOVES[move]:
-        if rule.source is source and target in rule.targets:
-            return rule.epoch
-    raise KeyError((move, source, target))
+    return epoch_steps(move, source, target)[0]
+
+
+def epoch_steps(move: Move, source: State | None, target: State) -> tuple[int, ...]:
+    """Return every amount by which ``move`` may raise the epoch there, the usual one first.
+
+    Raises ``KeyError`` if the move is not allowed.
+    """
+    found = tuple(rule.epoch for rule in MOVES[move] if rule.source is source and target in rule.targets)
+    if not found:
+        raise KeyError((move, source, target))
+    return found

@@ -31,9 +31,14 @@ ORDER BY pos
 
 -- name: older_claimable
 -- Somebody else's run waits for the same slot: taking it at once would let a busy submitter starve it.
-SELECT 1 AS found FROM runs
-WHERE state = 'queued' AND run_id <> :run_id AND agent {in:agents}
-    AND (not_before IS NULL OR not_before <= {now})
+-- A run that waits for its own thread does not count: no slot would help it.
+SELECT 1 AS found FROM runs r
+WHERE r.state = 'queued' AND r.run_id <> :run_id AND r.agent {in:agents}
+    AND (r.not_before IS NULL OR r.not_before <= {now})
+    AND NOT EXISTS (
+        SELECT 1 FROM runs o
+        WHERE o.thread_id = r.thread_id AND o.state IN ('queued', 'running')
+            AND (o.state = 'running' OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
 LIMIT 1
 
 -- name: insert_run
@@ -53,8 +58,12 @@ RETURNING run_id
 
 -- ------------------------------------------------------------------ execution: claim
 
+-- name: claimed
+-- What these claim tokens hold already: a claim whose reply was lost is read back, not made again.
+SELECT run_id FROM runs WHERE state = 'running' AND claim_token {in:claim_tokens} ORDER BY claim_token
+
 -- name: claimable
-SELECT r.run_id, r.thread_id FROM runs r
+SELECT r.run_id, r.thread_id, r.agent FROM runs r
 WHERE r.state = 'queued' AND r.agent {in:agents} AND (r.not_before IS NULL OR r.not_before <= {now})
     AND NOT EXISTS (
         SELECT 1 FROM runs o
@@ -85,7 +94,7 @@ RETURNING epoch, last_seq
 -- ------------------------------------------------------------------ execution: keep, write, end
 
 -- name: renew
-UPDATE runs SET lease_until = max(lease_until, {now} + :lease_ms), renewed_at = {now}
+UPDATE runs SET lease_until = max(coalesce(lease_until, 0), {now} + :lease_ms), renewed_at = {now}
 WHERE state = 'running' AND (run_id, epoch, claim_token) IN (
     SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:claims))
 RETURNING run_id, epoch, stop_requested_at, stop_reason
@@ -169,7 +178,7 @@ WITH locked AS MATERIALIZED (
 ), run AS (
     UPDATE runs SET
         state = :state, reason = :reason, output = :output, error = :error,
-    error_detail = :detail, ended_at = {now},
+        error_detail = :detail, ended_at = {now},
         epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
     FROM locked
     WHERE runs.thread_id = locked.thread_id AND run_id = :run_id AND epoch = :epoch
@@ -192,7 +201,8 @@ WITH locked AS MATERIALIZED (
 SELECT run.last_seq, thread.thread_seq FROM run, thread
 
 -- name: hand_back
-UPDATE runs SET state = 'queued', claim_token = NULL, worker = NULL, lease_until = NULL, renewed_at = NULL
+-- The claim token stays, worth nothing in a queued run, so that a repeat recognises its own work.
+UPDATE runs SET state = 'queued', worker = NULL, lease_until = NULL, renewed_at = NULL
 WHERE {fence} AND stop_requested_at IS NULL
 RETURNING run_id
 
@@ -210,7 +220,7 @@ ORDER BY coalesce(renewed_at, 0)
 LIMIT :limit
 
 -- name: lock_run
-SELECT runs.*, coalesce(renewed_at, 0) AS seen_at,
+SELECT state, epoch, coalesce(renewed_at, 0) AS seen_at,
     CASE WHEN coalesce(lease_until, 0) <= {now} THEN 1 ELSE 0 END AS expired
 FROM runs WHERE run_id = :run_id {lock}
 
@@ -223,17 +233,40 @@ RETURNING run_id
 
 -- ------------------------------------------------------------------ observation
 
+-- Columns are named one by one: `*` would break a prepared statement when a migration adds a column.
+
 -- name: run
-SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
+    r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
+    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.started_at, r.ended_at, t.external_id AS thread
+FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
 
 -- name: list_runs
-SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
+    r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
+    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.started_at, r.ended_at, t.external_id AS thread
+FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant
     AND (CAST(:before AS TEXT) IS NULL OR r.run_id < :before)
     AND (CAST(:agent AS TEXT) IS NULL OR r.agent = :agent)
     AND (CAST(:state AS TEXT) IS NULL OR r.state = :state)
-    AND (CAST(:thread AS TEXT) IS NULL OR t.external_id = :thread)
+ORDER BY r.run_id DESC
+LIMIT :limit
+
+-- name: list_thread_runs
+-- A thread has few runs and the tenant many: without a query of its own this would walk all of them.
+SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
+    r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
+    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.started_at, r.ended_at, t.external_id AS thread
+FROM threads t JOIN runs r ON r.thread_id = t.thread_id
+WHERE t.tenant = :tenant AND t.external_id = :thread
+    AND (CAST(:before AS TEXT) IS NULL OR r.run_id < :before)
+    AND (CAST(:agent AS TEXT) IS NULL OR r.agent = :agent)
+    AND (CAST(:state AS TEXT) IS NULL OR r.state = :state)
 ORDER BY r.run_id DESC
 LIMIT :limit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlive import errors
-from outlive.model import Claim, Event, Renewed, Run, Suspect
+from outlive.model import Claim, Event, Renewed, Run, Suspect, Thread
 from outlive.states import State
 from outlive.store.script import Steps, script, statement
 
@@ -30,16 +30,21 @@ def runs(
     thread: str | None = None,
 ) -> Steps[list[Run]]:
     """Return up to ``limit`` runs, newest first, older than ``before``, matching every filter given."""
-    rows = yield statement(
-        "list_runs",
-        tenant=tenant,
-        limit=limit,
-        before=before,
-        agent=agent,
-        state=state.value if state else None,
-        thread=thread,
-    )
+    filters = {"limit": limit, "before": before, "agent": agent, "state": state.value if state else None}
+    if thread is None:
+        rows = yield statement("list_runs", tenant=tenant, **filters)
+    else:
+        rows = yield statement("list_thread_runs", tenant=tenant, thread=thread, **filters)
     return [Run.from_row(row) for row in rows]
+
+
+@script(reads=True)
+def thread(name: str, tenant: str) -> Steps[Thread]:
+    """Return a thread by its external name; raises ``NotFound``."""
+    rows = yield statement("thread", tenant=tenant, thread=name)
+    if not rows:
+        raise errors.NotFound(f"There is no thread {name!r}.", field="thread")
+    return Thread.from_row(rows[0])
 
 
 @script(reads=True)

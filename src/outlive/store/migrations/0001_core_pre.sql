@@ -49,6 +49,7 @@ CREATE TABLE runs (
 
 -- A query cannot keep two workers off one thread: both read before either writes.  The index can.
 CREATE UNIQUE INDEX one_running_run_per_thread ON runs (thread_id) WHERE state = 'running';
+CREATE UNIQUE INDEX one_run_per_claim ON runs (claim_token) WHERE state = 'running';
 CREATE UNIQUE INDEX runs_by_thread ON runs (thread_id, pos);
 CREATE INDEX runs_live_by_thread ON runs (thread_id, pos) WHERE state IN ('queued', 'running');
 CREATE INDEX runs_queued ON runs (created_at, run_id) WHERE state = 'queued';
