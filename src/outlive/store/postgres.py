@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, cast
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
 import psycopg_pool
@@ -27,6 +28,7 @@ from outlive.store.wakeup import Hub
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 Blocks = Mapping[str, sql.Block]
+Work: TypeAlias = Callable[[Connection], Awaitable[T]]
 
 CONNECT: dict[str, Any] = {
     "connect_timeout": 5,
@@ -134,18 +136,32 @@ class PostgresStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run ``script`` in one transaction; see ``store.Transactions``."""
-        return await self._until(script, budget)
+        return await self._until(script.name, functools.partial(self._run, script), budget)
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading ``script``; see ``store.Transactions``."""
-        return await self._until(script, budget)
+        return await self._until(script.name, functools.partial(self._run, script), budget)
 
-    async def _until(self, script: Script[T], budget: float) -> T:
+    async def write_with(self, work: Work[T], script: Script[Any], *, budget: float = 10.0) -> T:
+        """Run ``work`` on the raw connection, then ``script``, whose locks come last, in one transaction."""
+
+        async def both(connection: Connection) -> T:
+            value = await work(connection)
+            await run_script(self._blocks, script, connection)
+            return value
+
+        return await self._until(script.name, functools.partial(_in_transaction, both), budget)
+
+    async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
+        """Run ``work`` on a raw connection in autocommit mode."""
+        return await self._until(name, work, budget)
+
+    async def _until(self, name: str, work: Work[T], budget: float) -> T:
         async def attempt() -> T:
-            return await self._apart(self._try(script))
+            return await self._apart(self._try(work))
 
         return await retry.until(
-            attempt, name=script.name, budget=budget, local=self._local, happenings=self._signals
+            attempt, name=name, budget=budget, local=self._local, happenings=self._signals
         )
 
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
@@ -155,18 +171,18 @@ class PostgresStore:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _try(self, script: Script[T]) -> T:
+    async def _try(self, work: Work[T]) -> T:
         try:
             async with asyncio.timeout(STATEMENT_BUDGET), self.connection() as connection:
-                if script.single or script.reads:
-                    return await run_script(self._blocks, script, connection)
-                async with connection.transaction():
-                    value = await run_script(self._blocks, script, connection)
-                    failpoints.reach("postgres.commit")
-                failpoints.reach("postgres.committed")
-                return value
+                return await work(connection)
         except _RETRYABLE as failure:
             raise retry.Transient(type(failure).__name__) from failure
+
+    async def _run(self, script: Script[T], connection: Connection) -> T:
+        steps = functools.partial(run_script, self._blocks, script)
+        return await (
+            steps(connection) if script.single or script.reads else _in_transaction(steps, connection)
+        )
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -209,6 +225,14 @@ class PostgresStore:
         """Wake local waiters now and other processes with the next coalesced NOTIFY."""
         self.hub.wake(topics)
         self._direct.tell(topics)
+
+
+async def _in_transaction(work: Work[T], connection: Connection) -> T:
+    async with connection.transaction():
+        value = await work(connection)
+        failpoints.reach("postgres.commit")
+    failpoints.reach("postgres.committed")
+    return value
 
 
 async def run_script(blocks: Blocks, script: Script[T], connection: Connection) -> T:

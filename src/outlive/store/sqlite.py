@@ -15,10 +15,10 @@ import functools
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from outlive import errors, failpoints, seams, signals
 from outlive.model import Claim, Renewed, Row
@@ -28,7 +28,7 @@ from outlive.store.token_files import TokenFiles
 from outlive.store.wakeup import Hub
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], Any]
+Work: TypeAlias = Callable[[sqlite3.Connection], T]
 Blocks = Mapping[str, sql.Block]
 
 BUSY_BUDGET = 5.0
@@ -40,7 +40,7 @@ MOST_PER_COMMIT = 64
 
 @dataclass(slots=True)
 class _Job:
-    work: Work
+    work: Work[Any]
     future: concurrent.futures.Future[Any]
     value: Any = None
     error: BaseException | None = None
@@ -112,38 +112,49 @@ class SqliteStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run ``script`` on the writer thread; see ``store.Transactions``."""
-        return await self._until(script, functools.partial(self.in_writer, self._steps(script)), budget)
+        return await self._until(script.name, functools.partial(self.in_writer, self._steps(script)), budget)
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading ``script`` on a reader thread; see ``store.Transactions``."""
-        if self._reading is None:
-            return await self.write(script, budget=budget)
-        return await self._until(script, functools.partial(self._on_reader, self._steps(script)), budget)
+        return await self.read_with(self._steps(script), name=script.name, budget=budget)
 
-    async def in_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write_with(self, work: Work[T], script: Script[Any], *, budget: float = 10.0) -> T:
+        """Run ``script``, then ``work`` on the raw connection, in one transaction; see ``in_writer``."""
+
+        def both(connection: sqlite3.Connection) -> T:
+            self._steps(script)(connection)
+            return work(connection)
+
+        return await self._until(script.name, functools.partial(self.in_writer, both), budget)
+
+    async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
+        """Run ``work`` on a reader thread's raw connection, which cannot write."""
+        run = self.in_writer if self._reading is None else self._on_reader
+        return await self._until(name, functools.partial(run, work), budget)
+
+    async def in_writer(self, work: Work[T]) -> T:
         """Run ``work`` in one transaction on the writer's connection; it must neither commit nor block."""
         return await asyncio.wrap_future(self._queue(work))
 
-    async def _until(self, script: Script[T], attempt: Callable[[], Any], budget: float) -> T:
-        result: T = await retry.until(
-            attempt, name=script.name, budget=budget, local=self._local, happenings=self._signals
+    async def _until(self, name: str, attempt: Callable[[], Awaitable[T]], budget: float) -> T:
+        return await retry.until(
+            attempt, name=name, budget=budget, local=self._local, happenings=self._signals
         )
-        return result
 
-    def _steps(self, script: Script[T]) -> Callable[[sqlite3.Connection], T]:
+    def _steps(self, script: Script[T]) -> Work[T]:
         return functools.partial(run_script, self._blocks, script)
 
-    def _queue(self, work: Callable[[sqlite3.Connection], T]) -> concurrent.futures.Future[T]:
+    def _queue(self, work: Work[T]) -> concurrent.futures.Future[T]:
         if self._writer is None:
             raise errors.NotReady("The store is not open.")
         return self._writer.put(work)
 
-    async def _on_reader(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _on_reader(self, work: Work[T]) -> T:
         assert self._reading is not None
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reading, self._read_now, work)
 
-    def _read_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _read_now(self, work: Work[T]) -> T:
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
             connection = self._own.connection = connect(self.path)
@@ -196,7 +207,7 @@ class _Writer:
         self._thread.start()
         await asyncio.wrap_future(self._ready, loop=loop)
 
-    def put(self, work: Work) -> concurrent.futures.Future[Any]:
+    def put(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
         if self._closed:
             raise errors.NotReady("The store is closed.")
         job = _Job(work, concurrent.futures.Future())
