@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -65,6 +64,9 @@ class RunPolicy:
     run_timeout: float | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            # A plain "cancel" becomes OnDisconnect.CANCEL; what is no policy is refused here, not at submit.
+            object.__setattr__(self, field.name, _typed(field.name, getattr(self, field.name)))
         _at_least("grace", self.grace, 0)
         _at_least("max_losses", self.max_losses, 0)
         _at_least("stop_deadline", self.stop_deadline, 0.01)
@@ -87,7 +89,7 @@ class RunPolicy:
             if name not in known:
                 raise errors.InvalidPolicy(f"{name} is not a field of a run policy", field=name)
         try:
-            return cls(**{name: _typed(name, value) for name, value in fields.items()})
+            return cls(**fields)
         except TypeError as missing:
             raise errors.InvalidPolicy(f"the policy is incomplete: {missing}", field="policy") from None
 
@@ -97,8 +99,13 @@ class RunPolicy:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a policy back from a run's row."""
-        return cls.from_dict(json.loads(text))
+        """Read a policy back from a run's row.
+
+        Fields that this version does not know are left out: a newer version may have written the row, and
+        one row that cannot be read would keep this process from claiming any.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls.from_dict({name: value for name, value in json.loads(text).items() if name in known})
 
 
 def chat(**changes: Any) -> RunPolicy:
@@ -128,7 +135,7 @@ def _typed(name: str, value: Any) -> Any:
         return _member(name, _ENUMS[name], value)
     if name == "run_timeout" and value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise errors.InvalidPolicy(f"{name} must be a number, not {value!r}", field=name)
     if name == "max_losses" and not isinstance(value, int):
         raise errors.InvalidPolicy(f"{name} must be a whole number, not {value!r}", field=name)
