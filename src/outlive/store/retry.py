@@ -14,6 +14,9 @@ from outlive import errors, seams, signals
 
 T = TypeVar("T")
 
+SHORTEST_TRY = 0.5
+"""Seconds that the last try gets, however little of the budget is left."""
+
 
 class Transient(Exception):
     """The database failed in a way that a repeat may cure; the outcome of the try is unknown."""
@@ -29,13 +32,14 @@ async def until(
 ) -> T:
     """Call ``attempt`` until it stops raising ``Transient``, for at most ``budget`` seconds.
 
-    Raises ``StoreUnavailable`` when the budget is spent.
+    Raises ``StoreUnavailable`` when the budget is spent.  A try that is still under way then is left to end
+    by itself: whether it commits is as unknown as after any lost reply.
     """
     give_up = local.monotonic() + budget
     pause = 0.01
     while True:
         try:
-            return await attempt()
+            return await _bounded(attempt, max(SHORTEST_TRY, give_up - local.monotonic()))
         except Transient as failure:
             cause = failure
         happenings.emit(signals.StoreRetried(script=name, error=str(cause)))
@@ -44,3 +48,13 @@ async def until(
             raise errors.StoreUnavailable(f"The database did not take {name} in time.") from cause
         await asyncio.sleep(min(left, pause * (0.5 + local.random())))
         pause = min(pause * 2, 0.5)
+
+
+async def _bounded(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    try:
+        async with asyncio.timeout(seconds) as bound:
+            return await attempt()
+    except TimeoutError as late:
+        if not bound.expired():
+            raise
+        raise Transient("no answer within the budget") from late

@@ -12,17 +12,15 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
-import queue
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from outlive import errors, failpoints, seams, signals
+from outlive import errors, seams, signals
 from outlive.model import Claim, Renewed, Row
-from outlive.store import filesystem, migrate, retry, sql
+from outlive.store import filesystem, migrate, retry, sql, writer
 from outlive.store.script import Script, Statement, statement
 from outlive.store.token_files import TokenFiles
 from outlive.store.wakeup import Hub
@@ -33,17 +31,6 @@ Blocks = Mapping[str, sql.Block]
 
 BUSY_BUDGET = 5.0
 """Seconds that a write waits for another process's write; leases must be longer."""
-POLL_FOREIGN = 0.02
-"""Seconds between two looks for commits of other processes."""
-MOST_PER_COMMIT = 64
-
-
-@dataclass(slots=True)
-class _Job:
-    work: Work[Any]
-    future: concurrent.futures.Future[Any]
-    value: Any = None
-    error: BaseException | None = None
 
 
 class SqliteStore:
@@ -64,7 +51,7 @@ class SqliteStore:
         self._local = local
         self._signals = happenings or signals.Signals()
         self._blocks = sql.load(self.dialect)
-        self._writer: _Writer | None = None
+        self._writer: writer.Writer | None = None
         self._tokens = TokenFiles(self.path)
         self._readers = readers
         self._reading: concurrent.futures.ThreadPoolExecutor | None = None
@@ -75,10 +62,15 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Open the file, refusing an unsafe file system or another version's schema."""
-        await asyncio.to_thread(self._check)
-        loop = asyncio.get_running_loop()
-        self._writer = _Writer(self.path, functools.partial(loop.call_soon_threadsafe, self.hub.wake_all))
-        await self._writer.opened(loop)
+        try:
+            await asyncio.to_thread(self._check)
+            loop = asyncio.get_running_loop()
+            wake = functools.partial(loop.call_soon_threadsafe, self.hub.wake_all)
+            self._writer = writer.Writer(functools.partial(open_writing, self.path), wake)
+            await self._writer.opened()
+        except BaseException as failure:
+            await self.close()
+            raise _refusal(failure) from failure
         if self.path != ":memory:":
             self._reading = concurrent.futures.ThreadPoolExecutor(self._readers, "outlive-read")
 
@@ -103,9 +95,13 @@ class SqliteStore:
         if self._reading is not None:
             await asyncio.to_thread(self._reading.shutdown)
             self._reading = None
+        await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
         for connection in self._read_connections:
             connection.close()
         self._read_connections.clear()
+        self._own = threading.local()
         self._tokens.release()
 
     # ------------------------------------------------------------ transactions
@@ -155,15 +151,15 @@ class SqliteStore:
         return await loop.run_in_executor(self._reading, self._read_now, work)
 
     def _read_now(self, work: Work[T]) -> T:
-        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = self._own.connection = connect(self.path)
-            connection.execute("PRAGMA query_only = ON")
-            self._read_connections.append(connection)
         try:
+            connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+            if connection is None:
+                connection = self._own.connection = connect(self.path)
+                connection.execute("PRAGMA query_only = ON")
+                self._read_connections.append(connection)
             return work(connection)
-        except sqlite3.OperationalError as failure:
-            raise retry.Transient(str(failure)) from failure
+        except (sqlite3.Error, UnicodeEncodeError) as failure:
+            raise writer.translated(failure) from failure
 
     # ------------------------------------------------------------ leases and liveness
 
@@ -191,124 +187,6 @@ class SqliteStore:
         self.hub.wake(topics)
 
 
-class _Writer:
-    """The thread that owns the only writing connection."""
-
-    def __init__(self, path: str, on_foreign_commit: Callable[[], Any]) -> None:
-        self._path = path
-        self._on_foreign_commit = on_foreign_commit
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._main, name="outlive-write", daemon=True)
-        self._version = 0
-        self._closed = False
-
-    async def opened(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._thread.start()
-        await asyncio.wrap_future(self._ready, loop=loop)
-
-    def put(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
-        if self._closed:
-            raise errors.NotReady("The store is closed.")
-        job = _Job(work, concurrent.futures.Future())
-        self._jobs.put(job)
-        return job.future
-
-    def stop(self) -> None:
-        self._closed = True
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _main(self) -> None:
-        try:
-            connection = connect(self._path)
-            prepare(connection)
-        except BaseException as failure:
-            self._ready.set_exception(failure)
-            return
-        self._ready.set_result(None)
-        with contextlib.closing(connection):
-            while self._turn(connection):
-                pass
-
-    def _turn(self, connection: sqlite3.Connection) -> bool:
-        batch, more = self._next_batch()
-        if batch:
-            _commit_together(connection, batch)
-            for job in batch:
-                _deliver(job)
-        self._look_for_foreign_commits(connection)
-        return more
-
-    def _next_batch(self) -> tuple[list[_Job], bool]:
-        batch: list[_Job] = []
-        try:
-            job = self._jobs.get(timeout=POLL_FOREIGN)
-            while job is not None:
-                batch.append(job)
-                if len(batch) == MOST_PER_COMMIT:
-                    return batch, True
-                job = self._jobs.get_nowait()
-        except queue.Empty:
-            return batch, True
-        return batch, False
-
-    def _look_for_foreign_commits(self, connection: sqlite3.Connection) -> None:
-        # On the writer's own connection this number moves only when somebody else commits.
-        version = connection.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._version:
-            self._version = version
-            try:
-                self._on_foreign_commit()
-            except RuntimeError:
-                return  # the loop is closed; nobody waits any more
-
-
-def _deliver(job: _Job) -> None:
-    if not job.future.set_running_or_notify_cancel():
-        return
-    if job.error is not None:
-        job.future.set_exception(job.error)
-    else:
-        job.future.set_result(job.value)
-
-
-def _commit_together(connection: sqlite3.Connection, batch: list[_Job]) -> None:
-    """Run a batch in one transaction, a savepoint per job; a failing commit fails all of them."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        for job in batch:
-            _in_savepoint(connection, job)
-        failpoints.reach("sqlite.commit")
-        connection.execute("COMMIT")
-        failpoints.reach("sqlite.committed")
-    except BaseException as failure:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        for job in batch:
-            job.error = _translated(failure)
-
-
-def _in_savepoint(connection: sqlite3.Connection, job: _Job) -> None:
-    connection.execute("SAVEPOINT job")
-    try:
-        job.value = job.work(connection)
-    except BaseException as failure:
-        if not connection.in_transaction:
-            raise  # the database rolled everything back by itself: disk full, I/O error
-        connection.execute("ROLLBACK TO job")
-        job.error = _translated(failure)
-    connection.execute("RELEASE job")
-
-
-def _translated(failure: BaseException) -> BaseException:
-    if isinstance(failure, sqlite3.OperationalError | sqlite3.IntegrityError):
-        transient = retry.Transient(str(failure))
-        transient.__cause__ = failure
-        return transient
-    return failure
-
-
 def connect(path: str) -> sqlite3.Connection:
     """Open a connection with explicit transactions and rows by name."""
     connection = sqlite3.connect(path, timeout=BUSY_BUDGET, isolation_level=None, check_same_thread=False)
@@ -316,13 +194,45 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
+def open_writing(path: str) -> sqlite3.Connection:
+    """Open the connection that writes."""
+    connection = connect(path)
+    try:
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def prepare(connection: sqlite3.Connection) -> None:
     """Set the journal up and create the schema in an empty database."""
-    connection.execute("PRAGMA journal_mode = WAL")
+    use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     if _empty(connection, sql.load(sql.Dialect.SQLITE)):
         migrate_connection(connection)
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Keep a write-ahead log, so that readers and the writer never wait for each other."""
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode not in ("wal", "memory"):
+        raise errors.UnsafeFileSystem(f"SQLite cannot keep a write-ahead log here; it uses {mode!r}.")
+
+
+def _refusal(failure: BaseException) -> BaseException:
+    """What the caller of ``open`` shall see."""
+    if isinstance(failure, sqlite3.OperationalError):
+        return errors.StoreUnavailable(
+            f"The SQLite file cannot be opened: {failure}.",
+            hint="Check that its directory exists and can be written, and that nobody locks it for long.",
+        )
+    if isinstance(failure, sqlite3.DatabaseError):
+        return errors.Misconfigured(
+            f"The SQLite file cannot be used: {failure}.", hint="Name a file that Outlive made, or a new one."
+        )
+    return failure
 
 
 def _empty(connection: sqlite3.Connection, blocks: Blocks) -> bool:
@@ -360,7 +270,7 @@ def migrate_file(path: str, *, include_post: bool = True) -> list[str]:
     """
     filesystem.refuse_network(Path(path))
     with contextlib.closing(connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
+        use_wal(connection)
         return migrate_connection(connection, include_post=include_post)
 
 

@@ -1,0 +1,201 @@
+"""The thread that owns the only writing connection of a SQLite file.
+
+Decides what shares a commit and who hears of its failure.  A piece of work is a plain function over the
+connection: it begins and ends between two turns of the thread, so no caller's cancellation can tear it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outlive import errors, failpoints
+from outlive.store import retry
+
+Work = Callable[[sqlite3.Connection], Any]
+
+POLL_FOREIGN = 0.02
+"""Seconds between two looks for commits of other processes."""
+MOST_PER_COMMIT = 64
+_CURABLE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+    }
+)
+
+
+@dataclass(slots=True)
+class Job:
+    """One piece of work and who waits for it."""
+
+    work: Work
+    future: concurrent.futures.Future[Any]
+    value: Any = None
+    error: BaseException | None = None
+
+    def deliver(self) -> None:
+        """Tell whoever waits how it ended, now that it is committed or rolled back."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.value)
+
+
+class Writer:
+    """Runs jobs in order, as many as wait at one moment in one commit."""
+
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], on_foreign_commit: Callable[[], Any]
+    ) -> None:
+        self._connect = connect
+        self._on_foreign_commit = on_foreign_commit
+        self._connection: sqlite3.Connection | None = None
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._main, name="outlive-write", daemon=True)
+        self._version = 0
+        self._closing = threading.Lock()
+        self._closed = False
+
+    async def opened(self) -> None:
+        """Start the thread; raises what kept it from opening the database."""
+        self._thread.start()
+        await asyncio.wrap_future(self._ready)
+
+    def put(self, work: Work) -> concurrent.futures.Future[Any]:
+        """Queue ``work``; raises ``NotReady`` once the writer is stopped."""
+        job = Job(work, concurrent.futures.Future())
+        with self._closing:
+            if self._closed:
+                raise errors.NotReady("The store is closed.")
+            self._jobs.put(job)
+        return job.future
+
+    def stop(self) -> None:
+        """Commit what is queued and end the thread.  Blocks; may be called again."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            self._connection = self._connect()
+        except BaseException as failure:
+            self._ready.set_exception(failure)
+            return
+        self._ready.set_result(None)
+        while self._turn():
+            pass
+        self._drop()
+
+    def _turn(self) -> bool:
+        batch, more = self._next_batch()
+        if batch:
+            self._commit(batch)
+            for job in batch:
+                job.deliver()
+        self._look_for_foreign_commits()
+        return more
+
+    def _next_batch(self) -> tuple[list[Job], bool]:
+        batch: list[Job] = []
+        try:
+            job = self._jobs.get(timeout=POLL_FOREIGN)
+            while job is not None:
+                batch.append(job)
+                if len(batch) == MOST_PER_COMMIT:
+                    return batch, True
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
+
+    def _commit(self, batch: list[Job]) -> None:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            commit_together(self._connection, batch)
+        except BaseException as failure:
+            # Neither begun nor rolled back: only a new connection is known to hold no transaction.  If this
+            # thread died of it instead, every later write would wait for ever.
+            for job in batch:
+                job.error = job.error or translated(failure)
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _look_for_foreign_commits(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            # On the writer's own connection this number moves only when somebody else commits.
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return  # a hint, looked for again at the next turn
+        if version != self._version:
+            self._version = version
+            with contextlib.suppress(RuntimeError):  # the loop is closed; nobody waits any more
+                self._on_foreign_commit()
+
+
+def commit_together(connection: sqlite3.Connection, batch: list[Job]) -> None:
+    """Run a batch in one transaction, a savepoint per job; a failing commit fails all of them."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for job in batch:
+            _in_savepoint(connection, job)
+        failpoints.reach("sqlite.commit")
+        connection.execute("COMMIT")
+        failpoints.reach("sqlite.committed")
+    except BaseException as failure:
+        for job in batch:
+            job.error = translated(failure)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _in_savepoint(connection: sqlite3.Connection, job: Job) -> None:
+    connection.execute("SAVEPOINT job")
+    try:
+        job.value = job.work(connection)
+    except BaseException as failure:
+        if not connection.in_transaction:
+            raise  # the database rolled everything back by itself: disk full, I/O error
+        connection.execute("ROLLBACK TO job")
+        job.error = translated(failure)
+    connection.execute("RELEASE job")
+
+
+def translated(failure: BaseException) -> BaseException:
+    """Return what the caller shall see of ``failure``: ``Transient`` only if a repeat may cure it."""
+    if isinstance(failure, sqlite3.Error) and getattr(failure, "sqlite_errorcode", 0) & 0xFF in _CURABLE:
+        transient = retry.Transient(str(failure))
+        transient.__cause__ = failure
+        return transient
+    if isinstance(failure, UnicodeEncodeError):
+        return errors.InvalidInput("A text holds a lone surrogate, which no database can store.")
+    return failure
