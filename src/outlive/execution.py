@@ -144,7 +144,7 @@ async def _conclude(
 
 async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
     """Bring the agent's task to its end: drained if there is time, cancelled once, then given up on."""
-    if not work.done() and attempt.held.halt is Halt.SHUTDOWN:
+    if not work.done() and attempt.held.halt is Halt.SHUTDOWN and attempt.agent.drains:
         attempt.context.draining.set()
         await asyncio.wait({work}, timeout=attempt.around.drain)
     if not work.done():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from outlive import errors, seams, signals
+from outlive import errors, signals
 from outlive.store import Store, wakeup, watching
 
 
@@ -41,24 +41,24 @@ class Viewer:
 class Presence:
     """The viewers that this process serves."""
 
-    def __init__(self, store: Store, *, happenings: signals.Signals, local: seams.Seams = seams.REAL) -> None:
+    def __init__(self, store: Store, *, happenings: signals.Signals) -> None:
         self._store = store
         self._signals = happenings
-        self._local = local
         self._viewers: dict[str, Viewer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self, run_id: str, after: int, name: str | None = None) -> Viewer:
-        """Record a viewer of ``run_id``; ``name`` is that of one that a submit already recorded."""
-        viewer = Viewer(name=name or self._local.new_id(), run_id=run_id, seen=after)
-        await self._store.write(watching.join(viewer.name, run_id, LEASE, after))
+    async def join(self, viewer: Viewer) -> None:
+        """Record that a viewer watches; one whom a submit already recorded goes on."""
         self._viewers[viewer.name] = viewer
-        return viewer
+        await self._store.write(watching.join(viewer.name, viewer.run_id, LEASE, viewer.seen))
 
     def leave(self, viewer: Viewer, cause: Left) -> None:
-        """Record that a viewer left, in a task of its own: the caller is often being cancelled."""
-        if self._viewers.pop(viewer.name, None) is not None:
-            self._spawn(self._leave(viewer, cause))
+        """Record that a viewer left, in a task of its own: the caller is often being cancelled.
+
+        A viewer who never joined may still have been recorded by the submit that began the run.
+        """
+        self._viewers.pop(viewer.name, None)
+        self._spawn(self._leave(viewer, cause))
 
     async def _leave(self, viewer: Viewer, cause: Left) -> None:
         hold = HOLD if cause is Left.OURS else 0.0

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from outlive import (
@@ -21,13 +23,14 @@ from outlive import (
     lease,
     presence,
     seams,
+    shutdown,
     signals,
     subscription,
     sweeper,
     worker,
 )
 from outlive.agents import Agent, Registry
-from outlive.model import Event, EventKind, Run, Stop, Submitted
+from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
 from outlive.store import Store, reads, sqlite
@@ -67,7 +70,7 @@ class Outlive:
         self._local = seams.REAL
         self._ready = False
         self._duties: list[asyncio.Task[None]] = []
-        self.ending = asyncio.Event()
+        self.shutdown = shutdown.Shutdown()
 
     # ------------------------------------------------------------ lifetime
 
@@ -85,7 +88,7 @@ class Outlive:
         loop = asyncio.get_running_loop()
         duties = {
             "sweeper": self._sweeper.run(),
-            "presence": self._presence.run(),
+            "presence": self.presence.run(),
             "disconnect": self._disconnect.run(),
         }
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
@@ -103,7 +106,7 @@ class Outlive:
         self._commands = commands.Commands(
             store, self.registry, starter=starter, happenings=told, local=local
         )
-        self._presence = presence.Presence(store, happenings=told, local=local)
+        self.presence = presence.Presence(store, happenings=told)
         self._disconnect = disconnect.Disconnect(store, happenings=told)
         self._sweeper = sweeper.Sweeper(store, timing=self.timing, happenings=told, local=local)
 
@@ -124,10 +127,10 @@ class Outlive:
         if not self._ready:
             return
         self._ready = False
-        self.ending.set()
+        self.shutdown.set()
         await self._commands.close()
         await self._worker.shutdown(self._drain)
-        await self._presence.close()
+        await self.presence.close()
         for task in self._duties:
             task.cancel()
         await asyncio.gather(*self._duties, return_exceptions=True)
@@ -136,9 +139,18 @@ class Outlive:
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
-        """Live as long as an ASGI application does: ``FastAPI(lifespan=outlive.lifespan)``."""
+        """Live as long as an ASGI application does: ``FastAPI(lifespan=outlive.lifespan)``.
+
+        At SIGTERM or SIGINT every stream ends at once, so that the server gets to its shutdown at all.
+        """
         async with self:
-            yield
+            with self._told_by_signals():
+                yield
+
+    def _told_by_signals(self) -> AbstractContextManager[None]:
+        # Only the main thread may handle signals; a server embedded in a thread has to tell us itself.
+        in_main = threading.current_thread() is threading.main_thread()
+        return self.shutdown.on_signals() if in_main else nullcontext()
 
     @property
     def ready(self) -> bool:
@@ -223,22 +235,32 @@ class Outlive:
     ) -> AsyncGenerator[Event, None]:
         """Like ``follow``, but present: while this is open, the run counts as watched.
 
-        ``viewer`` continues the presence that a submit began.
+        ``viewer`` continues the presence that a submit began.  Close it (``aclosing``) to leave.
         """
-        subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
-        present = await self._presence.join(run_id, after, viewer)
+        present = presence.Viewer(name=viewer or self._local.new_id(), run_id=run_id, seen=after)
         left = presence.Left.DISCONNECT
         try:
-            async with aclosing(subscription.follow(self.store, run_id, after=after)) as events:
+            async with aclosing(self.follow(run_id, after=after, tenant=tenant)) as events:
+                await self.presence.join(present)
                 async for event in events:
-                    yield event
-                    present.seen = event.seq
                     if event.kind is EventKind.END:
                         left = presence.Left.END
+                    yield event
+                    present.seen = event.seq
         finally:
-            if self.ending.is_set() and left is presence.Left.DISCONNECT:
-                left = presence.Left.OURS
-            self._presence.leave(present, left)
+            self.presence.leave(present, left)
+
+    async def events(
+        self, run_id: str, *, after: int = 0, limit: int = 1000, tenant: str | None = ""
+    ) -> list[Event]:
+        """Return up to ``limit`` committed events after ``after``, without waiting."""
+        subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+        return await self.store.read(reads.events(run_id, after, limit))
+
+    async def thread(self, name: str, *, tenant: str = "") -> Thread:
+        """Return a thread by its external name; raises ``NotFound``."""
+        commands.check_name("thread", name)
+        return await self.store.read(reads.thread(name, tenant))
 
     async def result(self, run_id: str, *, tenant: str | None = "") -> Run:
         """Wait, watching, until the run ends, and return its record."""
@@ -264,6 +286,11 @@ def migrate(database: str, *, include_post: bool = True) -> list[str]:
         sqlite=functools.partial(_migrate_sqlite, include_post=include_post),
         postgres=functools.partial(_migrate_postgres, include_post=include_post),
     )
+
+
+def exists(database: str) -> bool:
+    """Say whether a SQLite database's file is there; a server's databases are taken to be."""
+    return _dispatch(database, sqlite=lambda path: Path(path).exists(), postgres=lambda _: True)
 
 
 def _dispatch(database: str, *, sqlite: Callable[[str], T], postgres: Callable[[str], T]) -> T:

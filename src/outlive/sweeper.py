@@ -1,8 +1,8 @@
 """Finds runs whose executor is gone and gives them back, or ends them as their policy says.
 
 A lease that expired by the database's clock is enough.  Earlier than that only on proof: the worker's
-liveness token was absent in two looks, a renewal was missed, and the database has been up for longer than a lease (its
-restart drops every token of a healthy fleet).
+liveness token was absent in two looks, a renewal was missed, and the database has been up for longer than a
+lease (its restart drops every token of a healthy fleet).
 """
 
 from __future__ import annotations

@@ -92,6 +92,11 @@ class Agent(Protocol):
         """The declared policy of this agent's runs."""
         ...
 
+    @property
+    def drains(self) -> bool:
+        """Whether its stream watches ``context.draining`` and stops at a safe point by itself."""
+        ...
+
     def stream(self, context: Context) -> AsyncGenerator[Yielded, None]:
         """Drive one attempt; the last thing yielded is an ``Outcome`` or ``Drained`` (none: succeeded)."""
         ...

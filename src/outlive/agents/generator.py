@@ -19,9 +19,10 @@ Function = Callable[[agents.Context], AsyncGenerator[Any, None]]
 class GeneratorAgent:
     """An agent whose ``stream`` is somebody's async generator."""
 
-    def __init__(self, name: str, function: Function, *, policy: RunPolicy) -> None:
+    def __init__(self, name: str, function: Function, *, policy: RunPolicy, drains: bool = False) -> None:
         self.name = name
         self.policy = policy
+        self.drains = drains
         self._function = function
 
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
@@ -34,10 +35,13 @@ class GeneratorAgent:
                     yield agents.Chunk(data=value)
 
 
-def agent(name: str, *, policy: RunPolicy) -> Callable[[Function], GeneratorAgent]:
-    """Decorate an async generator function to make it an agent."""
+def agent(name: str, *, policy: RunPolicy, drains: bool = False) -> Callable[[Function], GeneratorAgent]:
+    """Decorate an async generator function to make it an agent.
+
+    ``drains``: the function watches ``context.draining`` and yields ``Drained`` at a safe point.
+    """
 
     def decorate(function: Function) -> GeneratorAgent:
-        return GeneratorAgent(name, function, policy=policy)
+        return GeneratorAgent(name, function, policy=policy, drains=drains)
 
     return decorate
