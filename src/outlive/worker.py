@@ -122,15 +122,14 @@ class Worker:
         offers = [offer for _ in range(self.free) if (offer := self.offer()) is not None]
         if not offers:
             return 0
-        taken: list[Run] = []
+        unused = {offer.claim_token: offer for offer in offers}
         since = self._around.local.monotonic()
         try:
             taken = await self._around.store.write(moves.claim(offers))
-            for run, offer in zip(taken, offers, strict=False):
-                self.start(run, offer, since)
+            for run in taken:
+                self.start(run, unused.pop(run.claim.claim_token), since)
         finally:
-            for offer in offers[len(taken) :]:
-                self._reserved.discard(offer.claim_token)
+            self._reserved.difference_update(unused)
         return len(taken)
 
     # ------------------------------------------------------------ the end
