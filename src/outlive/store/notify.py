@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, cast
 
 import psycopg
@@ -27,12 +29,17 @@ PROBE = "probe:"
 PROBE_SECONDS = 2.0
 POLL_WITHOUT_HINTS = 0.1
 RECONNECT_SECONDS = 0.5
+ANSWER_SECONDS = 5.0
+"""A server that is frozen rather than gone keeps its connections open and never answers."""
+PROBE_EVERY = 30.0
+_BROKEN = (psycopg.Error, OSError)  # TimeoutError is an OSError
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 
 
 def token_of(worker: str) -> int:
-    """The advisory lock key of a worker: 63 bits of its id."""
-    return int(worker[-16:], 16) & 0x7FFF_FFFF_FFFF_FFFF
+    """The advisory lock key of a worker: 63 bits made of its id, whatever that looks like."""
+    digest = hashlib.blake2b(worker.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") & 0x7FFF_FFFF_FFFF_FFFF
 
 
 class Direct:
@@ -46,6 +53,7 @@ class Direct:
         self._hub = hub
         self._signals = happenings
         self._workers: set[str] = set()
+        self._held: set[str] = set()
         self._listener: Connection | None = None
         self._speaker: Connection | None = None
         self._pending: set[str] = set()
@@ -53,6 +61,7 @@ class Direct:
         self._speaking = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._usual_poll = hub.poll
+        self._degraded = False
         self.listening = False
 
     async def open(self) -> None:
@@ -72,17 +81,18 @@ class Direct:
         await self._disconnect()
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Send ``topics`` to the other processes soon."""
-        if self.listening:
+        """Send ``topics`` to the other processes soon: they may hear even where we cannot."""
+        if self._speaker is not None:
             self._pending.update(topics)
             self._spoken.set()
 
     async def hold(self, worker: str) -> None:
-        """Hold ``worker``'s token on the listening connection, now and after each reconnect."""
+        """Hold ``worker``'s token on the speaking connection, now and after each reconnect."""
         self._workers.add(worker)
         if self.listening and self._speaker is not None:
-            async with self._speaking:
-                await self._run(self._speaker, "hold_token", token=token_of(worker))
+            with contextlib.suppress(*_BROKEN):  # the reconnect that follows holds it
+                async with self._speaking:
+                    await self._hold_tokens(self._speaker)
 
     async def dead(self, workers: Collection[str]) -> set[str]:
         """Return the workers whose token nobody holds; empty when that cannot be asked now."""
@@ -91,7 +101,7 @@ class Direct:
         try:
             async with self._speaking:
                 rows = await self._run(self._speaker, "live_tokens")
-        except psycopg.Error:
+        except _BROKEN:
             return set()
         live = {row["token"] for row in rows}
         return {worker for worker in workers if worker and token_of(worker) not in live}
@@ -101,18 +111,26 @@ class Direct:
     async def _connect(self) -> None:
         self._listener = await _connect(self._dsn)
         self._speaker = await _connect(self._dsn)
-        await self._listener.execute(f"LISTEN {CHANNEL}")
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await self._listener.execute(f"LISTEN {CHANNEL}")
         self._set_listening(await self._probe())
         if self.listening:
-            for worker in self._workers:
-                await self._run(self._speaker, "hold_token", token=token_of(worker))
+            await self._hold_tokens(self._speaker)
+
+    async def _hold_tokens(self, speaker: Connection) -> None:
+        # A server that has not noticed the death of our last connection still gives its token to it, so
+        # what is refused now is asked for again after the next probe.
+        for worker in self._workers - self._held:
+            if (await self._run(speaker, "hold_token", token=token_of(worker)))[0]["held"]:
+                self._held.add(worker)
 
     async def _disconnect(self) -> None:
         for connection in (self._listener, self._speaker):
             if connection is not None:
                 await connection.close()
         self._listener = self._speaker = None
-        self._set_listening(False, why="closed")
+        self._held.clear()
+        self.listening = False
 
     async def _probe(self) -> bool:
         """Say whether a NOTIFY reaches our LISTEN; through a transaction pooler it never does."""
@@ -120,23 +138,27 @@ class Direct:
         assert self._speaker is not None
         word = PROBE + secrets.token_hex(8)
         await self._run(self._speaker, "notify", channel=CHANNEL, payload=word)
-        async for note in self._listener.notifies(timeout=PROBE_SECONDS):
-            if note.payload == word:
-                return True
+        async with aclosing(self._listener.notifies(timeout=PROBE_SECONDS)) as notes:
+            async for note in notes:
+                if note.payload == word:
+                    return True
         return False
 
     def _set_listening(self, works: bool, why: str = "NOTIFY does not reach LISTEN") -> None:
+        """Say once that hints stopped arriving, and once that they arrive again."""
         self._hub.poll = self._usual_poll if works else min(self._usual_poll, POLL_WITHOUT_HINTS)
-        if works and not self.listening:
+        if works and self._degraded:
             self._signals.emit(signals.WakeupsRestored())
-        elif not works and why != "closed":
+        elif not works and not self._degraded:
             self._signals.emit(signals.WakeupsDegraded(why=why))
+        self._degraded = not works
         self.listening = works
 
     async def _run(self, connection: Connection, name: str, **params: object) -> list[dict[str, Any]]:
         text = self._blocks[name].statements[0]
-        cursor = await connection.execute(cast("Any", text), params)
-        return await cursor.fetchall()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            cursor = await connection.execute(cast("Any", text), params)
+            return await cursor.fetchall()
 
     # ------------------------------------------------------------ duties
 
@@ -144,26 +166,30 @@ class Direct:
         while True:
             try:
                 await self._listen_once()
-            except (psycopg.Error, OSError) as failure:
+            except _BROKEN as failure:
                 self._set_listening(False, why=f"the direct connection failed: {type(failure).__name__}")
             await self._reconnect()
 
     async def _listen_once(self) -> None:
         while self._listener is not None:
             # A connection whose peer vanished without FIN stays silent; the probe finds that out.
-            async for note in self._listener.notifies(timeout=30.0):
-                if not note.payload.startswith(PROBE):
-                    self._hub.wake(note.payload.split(" "))
+            async with aclosing(self._listener.notifies(timeout=PROBE_EVERY)) as notes:
+                async for note in notes:
+                    if not note.payload.startswith(PROBE):
+                        self._hub.wake(note.payload.split(" "))
             async with self._speaking:
                 if not await self._probe():
                     raise psycopg.OperationalError("the probe did not come back")
+                if self._speaker is not None:
+                    await self._hold_tokens(self._speaker)
+            self._hub.wake_all()  # the probe read, and dropped, whatever hint came before its own word
 
     async def _reconnect(self) -> None:
         while True:
             await self._disconnect()
             try:
                 await self._connect()
-            except (psycopg.Error, OSError):
+            except _BROKEN:
                 await asyncio.sleep(RECONNECT_SECONDS)
             else:
                 self._hub.wake_all()
@@ -179,7 +205,7 @@ class Direct:
                     for payload in _payloads(topics):
                         if self._speaker is not None:
                             await self._run(self._speaker, "notify", channel=CHANNEL, payload=payload)
-            except (psycopg.Error, OSError):
+            except _BROKEN:
                 # A lost hint costs a poll interval; the listener sees the dead connection and re-opens both.
                 self._hub.poll = min(self._hub.poll, POLL_WITHOUT_HINTS)
 
@@ -188,6 +214,8 @@ def _payloads(topics: Iterable[str]) -> list[str]:
     payloads = [""]
     for topic in topics:
         longer = f"{payloads[-1]} {topic}".strip()
+        if len(topic.encode()) > MOST_BYTES:
+            continue  # whoever waits for it polls
         if len(longer.encode()) > MOST_BYTES:
             payloads.append(topic)
         else:

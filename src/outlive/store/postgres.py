@@ -47,6 +47,9 @@ _RETRYABLE = (
     pg_errors.DeadlockDetected,
     pg_errors.SerializationFailure,
     pg_errors.AdminShutdown,
+    pg_errors.ReadOnlySqlTransaction,  # a fail-over left us on a standby
+    pg_errors.IdleInTransactionSessionTimeout,
+    pg_errors.TransactionTimeout,
     TimeoutError,
 )
 
@@ -89,17 +92,12 @@ class PostgresStore:
             await self._check_schema()
             await self._direct.open()
             await self._fill_pool()
-        except _RETRYABLE as failure:
+        except BaseException as failure:
             await self.close()
-            raise errors.StoreUnavailable(
-                "The database cannot be reached.", hint="Start it, or correct the database URL."
-            ) from failure
-        except BaseException:
-            await self.close()
-            raise
+            raise _refusal(failure) from failure
 
     async def _check_schema(self) -> None:
-        async with await connect(self._dsn) as connection:
+        async with await connect(self._dsn) as connection, asyncio.timeout(STATEMENT_BUDGET):
             if not await execute(connection, self._blocks, statement("has_ledger")):
                 migrate.check(set())
             done = await execute(connection, self._blocks, statement("applied_migrations"))
@@ -111,6 +109,7 @@ class PostgresStore:
         self._pool = psycopg_pool.AsyncConnectionPool(
             self._dsn,
             connection_class=cast("type[Connection]", psycopg.AsyncConnection),
+            configure=_read_committed,
             kwargs={**CONNECT, "autocommit": True, "row_factory": dict_row, "prepare_threshold": prepare},
             min_size=min(2, self._pool_size),
             max_size=self._pool_size,
@@ -177,12 +176,19 @@ class PostgresStore:
                 return await work(connection)
         except _RETRYABLE as failure:
             raise retry.Transient(type(failure).__name__) from failure
+        except (psycopg.DataError, UnicodeEncodeError) as failure:
+            raise errors.InvalidInput(
+                "A value cannot be stored: NUL, a lone surrogate or too large."
+            ) from failure
 
     async def _run(self, script: Script[T], connection: Connection) -> T:
         steps = functools.partial(run_script, self._blocks, script)
-        return await (
-            steps(connection) if script.single or script.reads else _in_transaction(steps, connection)
-        )
+        if not (script.single or script.reads):
+            return await _in_transaction(steps, connection)
+        value = await steps(connection)
+        if script.single:
+            failpoints.reach("postgres.committed")
+        return value
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -225,6 +231,26 @@ class PostgresStore:
         """Wake local waiters now and other processes with the next coalesced NOTIFY."""
         self.hub.wake(topics)
         self._direct.tell(topics)
+
+
+def _refusal(failure: BaseException) -> BaseException:
+    """What the caller of ``open`` shall see."""
+    if isinstance(failure, _RETRYABLE):
+        return errors.StoreUnavailable(
+            "The database cannot be reached.", hint="Start it, or correct the database URL."
+        )
+    if isinstance(failure, psycopg.ProgrammingError):
+        return errors.Misconfigured(
+            f"The database refuses what Outlive needs: {type(failure).__name__}.",
+            hint="Correct the database URL, or grant its user the tables that outlive migrate made.",
+        )
+    return failure
+
+
+async def _read_committed(connection: Connection) -> None:
+    # What is read after waiting for a lock must be what the lock's last holder wrote, whatever level the
+    # database's owner made the default.
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
 
 async def _in_transaction(work: Work[T], connection: Connection) -> T:

@@ -51,8 +51,9 @@ async def until(
 
 
 async def _bounded(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    bound = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as bound:
+        async with bound:
             return await attempt()
     except TimeoutError as late:
         if not bound.expired():

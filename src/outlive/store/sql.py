@@ -2,9 +2,9 @@
 
 A block is ``-- name: word`` or ``-- name: word [sqlite|postgresql]`` for an override.  ``:name`` is a
 parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:list}`` membership in a list
-parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
-``{greatest}`` the larger of two.  A SQLite block may hold several statements: each must return a row, or the
-block ends without one; their rows are merged.
+parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove.
+A SQLite block may hold several statements: each must return a row, or the block ends without one; their
+rows are merged.
 """
 
 from __future__ import annotations
@@ -43,13 +43,11 @@ _WORDS: dict[Dialect, dict[str, str]] = {
         "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
         "skip_locked": "",
         "lock": "",
-        "greatest": "max",
     },
     Dialect.POSTGRESQL: {
         "now": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
         "lock": "FOR NO KEY UPDATE",
-        "greatest": "greatest",
     },
 }
 _MEMBER = {
@@ -72,13 +70,19 @@ def load(dialect: Dialect, *, bound_clock: bool = False) -> Mapping[str, Block]:
     blocks: dict[str, Block] = {}
     overridden: set[str] = set()
     for name, only, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-        if only not in (None, dialect.value) or (only is None and name in overridden):
+        if only not in (None, *Dialect):
+            raise ValueError(f"queries.sql overrides {name} for {only}, which is no dialect")
+        if (only is not None and only != dialect) or (only is None and name in overridden):
             continue
-        if name in blocks and only is None:
+        if name in blocks and (only is None or name in overridden):
             raise ValueError(f"queries.sql names {name} twice")
         if only is not None:
             overridden.add(name)
         blocks[name] = Block(name=name, statements=_render(body, dialect, bound_clock))
+    if dialect is Dialect.POSTGRESQL and (
+        many := [b.name for b in blocks.values() if len(b.statements) != 1]
+    ):
+        raise ValueError(f"queries.sql gives {many} several statements, which PostgreSQL cannot run as one")
     return blocks
 
 

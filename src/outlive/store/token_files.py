@@ -40,8 +40,8 @@ class TokenFiles:
         self._held.clear()
 
     def _free(self, worker: str) -> bool:
-        if not worker or not self._shared:
-            return False
+        if not self._shared or "/" in worker or worker in ("", ".", ".."):
+            return False  # not a name that we gave: absence proves nothing, and nothing is to be removed
         try:
             handle = os.open(self._folder / worker, os.O_RDWR)
         except FileNotFoundError:
