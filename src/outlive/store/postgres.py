@@ -99,9 +99,9 @@ class PostgresStore:
     async def _check_schema(self) -> None:
         async with await connect(self._dsn) as connection, asyncio.timeout(STATEMENT_BUDGET):
             if not await execute(connection, self._blocks, statement("has_ledger")):
-                migrate.check(set())
+                await asyncio.to_thread(migrate.check, set())
             done = await execute(connection, self._blocks, statement("applied_migrations"))
-            migrate.check({row["name"] for row in done})
+            await asyncio.to_thread(migrate.check, {row["name"] for row in done})  # it reads files
 
     async def _fill_pool(self) -> None:
         # Behind a transaction pooler a prepared statement may land on a server that never saw it.
