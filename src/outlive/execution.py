@@ -20,7 +20,7 @@ from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
 from outlive.recorder import Recorder
 from outlive.states import Reason, State
-from outlive.store import Store, moves, wakeup
+from outlive.store import Store, moves, reads, wakeup
 
 DRAIN_SECONDS = 2.0
 FINALISE_SECONDS = 10.0
@@ -39,7 +39,11 @@ class Surroundings:
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
-    """One attempt while it lasts.  ``leaked`` holds an agent that would not return."""
+    """One attempt while it lasts.
+
+    ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``leaked`` holds an agent
+    that would not return.
+    """
 
     run: Run
     agent: agents.Agent
@@ -47,6 +51,7 @@ class Attempt:
     around: Surroundings
     recorder: Recorder = field(init=False)
     context: agents.Context = field(init=False)
+    cut: bool = False
     leaked: asyncio.Task[agents.Outcome | None] | None = None
 
     def __post_init__(self) -> None:
@@ -87,8 +92,9 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
     try:
         async with aclosing(attempt.agent.stream(attempt.context)) as items:
             async for item in items:
-                if attempt.held.halt in (Halt.STOP, Halt.LOST):
-                    return None  # the agent swallowed its cancellation and went on yielding
+                if attempt.cut:  # never before the one cancel: a second one would tear the clean-up
+                    _cleanup_failed(attempt, "The agent yielded after it was cancelled.", "YieldAfterCancel")
+                    return None
                 if isinstance(item, agents.Drained):
                     return None
                 if isinstance(item, agents.Outcome):
@@ -97,7 +103,7 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
                     await attempt.recorder.put(item)
     except (SystemExit, KeyboardInterrupt) as exit_:
         raise AgentExitedError(type(exit_).__name__) from exit_
-    return outcome
+    return None if attempt.cut else outcome
 
 
 async def _until_over(
@@ -114,15 +120,19 @@ async def _until_over(
     finally:
         halting.cancel()
     if writing.done():
-        _writing_failed(attempt, writing)
+        attempt.held.end(Halt.LOST)
     elif not work.done() and attempt.held.halt is None:
         attempt.held.end(Halt.STOP, Reason.TIMEOUT)
 
 
-def _writing_failed(attempt: Attempt, writing: asyncio.Task[None]) -> None:
-    failure = writing.exception()
+def _writing_failed(attempt: Attempt, failure: BaseException) -> None:
+    claim = attempt.held.claim
     if isinstance(failure, errors.Fenced):
         _refused(attempt, signals.Write.EVENT)
+    else:
+        attempt.around.happenings.emit(
+            signals.RecordingFailed(run_id=claim.run_id, epoch=claim.epoch, error=repr(failure))
+        )
     attempt.held.end(Halt.LOST)
 
 
@@ -132,29 +142,32 @@ async def _conclude(
     await _end_work(attempt, work)
     attempt.recorder.close()
     await asyncio.wait({writing})
-    if writing.exception() is not None:
-        _writing_failed(attempt, writing)
+    if (failure := writing.exception()) is not None:
+        _writing_failed(attempt, failure)
     if attempt.held.halt is Halt.LOST or _raised_fenced(work):
         claim = attempt.held.claim
         attempt.around.happenings.emit(signals.LeaseLost(run_id=claim.run_id, epoch=claim.epoch))
         return
+    attempt.held.ending = True
     failpoints.reach("execution.finalise")
     await _record(attempt, work)
 
 
 async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
     """Bring the agent's task to its end: drained if there is time, cancelled once, then given up on."""
-    if not work.done() and attempt.held.halt is Halt.SHUTDOWN and attempt.agent.drains:
-        attempt.context.draining.set()
-        await asyncio.wait({work}, timeout=attempt.around.drain)
+    patience = attempt.run.policy.stop_deadline
+    if not work.done() and attempt.held.halt is Halt.SHUTDOWN:
+        patience = min(patience, attempt.around.drain)
+        if attempt.agent.drains:
+            attempt.context.draining.set()
+            await asyncio.wait({work}, timeout=attempt.around.drain)
     if not work.done():
+        attempt.cut = True
         work.cancel()
-        await asyncio.wait({work}, timeout=attempt.run.policy.stop_deadline)
+        await asyncio.wait({work}, timeout=patience)
     if not work.done():
         attempt.leaked = work
-        attempt.around.happenings.emit(
-            signals.SlotLeaked(run_id=attempt.run.run_id, seconds=attempt.run.policy.stop_deadline)
-        )
+        attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
 
 
 def _raised_fenced(work: asyncio.Task[agents.Outcome | None]) -> bool:
@@ -164,13 +177,14 @@ def _raised_fenced(work: asyncio.Task[agents.Outcome | None]) -> bool:
 async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
     verdict = _verdict(attempt, work)
     tail = attempt.recorder.tail()
+    write = signals.Write.VERDICT if verdict else signals.Write.HAND_BACK
     try:
         if verdict is None:
             verdict = await _hand_back(attempt, tail)
         if verdict is not None:
             await _settle(attempt, verdict, tail)
     except errors.Fenced:
-        _refused(attempt, signals.Write.VERDICT)
+        _refused(attempt, write)
     except errors.Unavailable as failure:
         claim = attempt.held.claim
         attempt.around.happenings.emit(
@@ -184,11 +198,12 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
     if work.done() and not work.cancelled():
         failure = work.exception()
         if failure is None and (outcome := work.result()) is not None:
-            return Verdict(state=outcome.state, output=encoding.encode(outcome.output).text)
-        if failure is not None and halt is None:
+            return Verdict(state=outcome.state, output=_output(attempt, outcome))
+        if failure is not None and not attempt.cut:
             return _failed("agent_error", failure)
         if failure is not None:
-            _cleanup_failed(attempt, failure)
+            kind = type(failure).__name__
+            _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
     match halt:
         case Halt.STOP:
             return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
@@ -198,6 +213,12 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
             return _failed("agent_cut_itself_short", asyncio.CancelledError())
         case _:
             assert_never(halt)
+
+
+def _output(attempt: Attempt, outcome: agents.Outcome) -> str:
+    encoded = encoding.encode(outcome.output)
+    attempt.recorder.warn_of(encoded)
+    return encoded.text
 
 
 def _failed(code: str, failure: BaseException) -> Verdict:
@@ -223,10 +244,9 @@ def _detail(failure: BaseException) -> str:
     return text[-20_000:].encode("ascii", "backslashreplace").decode("ascii").replace("\0", "\\0")
 
 
-def _cleanup_failed(attempt: Attempt, failure: BaseException) -> None:
-    kind = type(failure).__name__
-    attempt.recorder.note("cleanup_failed", f"Closing the agent raised {kind}.")
-    attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=kind))
+def _cleanup_failed(attempt: Attempt, message: str, error: str) -> None:
+    attempt.recorder.note("cleanup_failed", message)
+    attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=error))
 
 
 async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | None:
@@ -234,7 +254,8 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
     around, claim = attempt.around, attempt.held.claim
     step = moves.hand_back(claim, tail, attempt.recorder.last_seq, around.keeper.timing.lease)
     if not await around.store.write(step, budget=_budget(attempt)):
-        return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
+        standing = await around.store.read(reads.held([claim]))
+        return Verdict(state=State.STOPPED, reason=standing[0].stop_reason if standing else None)
     around.happenings.emit(signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch))
     around.store.announce(wakeup.QUEUE, wakeup.run_topic(claim.run_id))
     return None

@@ -9,14 +9,15 @@ expires, and stop vouching for an event loop that no longer turns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from outlive import errors, seams, signals
+from outlive import errors, failpoints, seams, signals
 from outlive.model import Claim, Renewed
 from outlive.states import Reason
 from outlive.store import Store, reads, wakeup
@@ -56,12 +57,16 @@ class Timing:
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class Held:
-    """One claim that this process drives."""
+    """One claim that this process drives.
+
+    ``ending``: its last write is on the way, so a renewal that misses it from now on says nothing.
+    """
 
     claim: Claim
     trusted_until: float
     halt: Halt | None = None
     reason: Reason | None = None
+    ending: bool = False
     halted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, halt: Halt, reason: Reason | None = None) -> None:
@@ -88,13 +93,14 @@ class Keeper:
         self._local = local
         self._held: dict[Claim, Held] = {}
         self._missed: set[Claim] = set()
+        self._doubted: dict[Claim, Held] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._ticked = 0.0
+        self._asked: float | None = None
         self._stalled = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     # ------------------------------------------------------------ claims
 
@@ -111,7 +117,6 @@ class Keeper:
     def release(self, held: Held) -> None:
         """Stop renewing a claim."""
         self._held.pop(held.claim, None)
-        self._missed.discard(held.claim)
 
     def trust_left(self, held: Held) -> float:
         """Seconds for which this process may still believe that it holds the run."""
@@ -128,92 +133,125 @@ class Keeper:
     # ------------------------------------------------------------ lifetime
 
     async def start(self) -> None:
-        """Start the renewing thread and the task that listens for stop requests."""
+        """Start the renewing thread and the tasks that listen for stop requests and watch the trust."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._ticked = self._local.monotonic()
-        self._listening = self._loop.create_task(self._listen_for_stops())
+        self._tasks = [
+            self._loop.create_task(self._listen_for_stops()),
+            self._loop.create_task(self._watch_trust()),
+        ]
         self._thread = threading.Thread(target=self._main, name="outlive-lease", daemon=True)
         self._thread.start()
 
     async def close(self) -> None:
         """Stop renewing; claims still held are left to expire."""
         self._stopping.set()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait({self._listening})
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            # A database that takes a statement and never answers must not hold up the end.
+            await asyncio.to_thread(self._thread.join, self.timing.lease)
 
     def _main(self) -> None:
         while not self._stopping.wait(self.timing.renew_every):
-            self.watch_loop()
-            self.renew_once()
+            try:
+                self.watch_loop()
+                self.renew_once()
+            except Exception as failure:  # a thread that died would cost every lease of this process
+                self._failed("renewal", failure)
+
+    def _failed(self, duty: str, failure: BaseException) -> None:
+        error = repr(failure.__cause__ or failure)
+        self._signals.emit(signals.BackgroundFailed(duty=duty, error=error))
 
     # ------------------------------------------------------------ one round, callable step by step
 
     def renew_once(self) -> None:
-        """Renew every claim once, ask again for those that a lock hid, and act on lost trust.  Blocks."""
+        """Renew every claim once, and ask again for those that a lock hid.  Blocks."""
         since = self._local.monotonic()
-        claims = [] if self._given_up(since) else list(self._held)
-        missing: Sequence[Claim] = claims
+        asked = {} if self._given_up(since) else dict(self._held)
+        missing: Sequence[Claim] = list(asked)
         try:
             for _ in range(3):
                 if missing:
-                    missing = self._apply(missing, self._store.renew(missing, self.timing.lease), since)
+                    failpoints.reach("lease.renew")
+                    renewed = self._store.renew(missing, self.timing.lease)
+                    missing = self._apply(asked, missing, renewed, since)
         except errors.Unavailable as failure:
-            self._signals.emit(signals.BackgroundFailed(duty="renewal", error=str(failure.__cause__)))
+            self._failed("renewal", failure)
         else:
-            self._suspect(missing)
+            self._doubt(asked, missing)
+
+    def _apply(
+        self, asked: Mapping[Claim, Held], missing: Sequence[Claim], renewed: Sequence[Renewed], since: float
+    ) -> list[Claim]:
+        answers = {(answer.run_id, answer.epoch): answer for answer in renewed}
+        still = []
+        for claim in missing:
+            answer = answers.get((claim.run_id, claim.epoch))
+            if answer is None:
+                still.append(claim)
+                continue
+            self.extend(asked[claim], since)
+            if answer.stop_requested:
+                self._on_loop(asked[claim].end, Halt.STOP, answer.stop_reason)
+        return still
+
+    def _doubt(self, asked: Mapping[Claim, Held], missing: Sequence[Claim]) -> None:
+        """Have a claim looked up instead of guessing: a lock hides a row once, but hardly twice.
+
+        Past its trust nothing is put down to a lock.
+        """
+        for claim in missing:
+            if claim in self._missed or self.trust_left(asked[claim]) <= 0:
+                self._doubted[claim] = asked[claim]
+        self._missed = set(missing)
+        if self._doubted:
+            self._on_loop(self._store.hub.wake, (wakeup.STOP,))
+
+    def _on_loop(self, call: Callable[..., object], *args: object) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(call, *args)
+
+    # ------------------------------------------------------------ trust
+
+    async def _watch_trust(self) -> None:
+        """On the loop, not in the renewing thread: a frozen database may hold that one for ever."""
+        while True:
+            await asyncio.sleep(self.timing.renew_every)
+            self.look_at_trust()
+
+    def look_at_trust(self) -> None:
+        """End every attempt whose lease this process can no longer vouch for."""
         for held in list(self._held.values()):
             if self.trust_left(held) <= 0:
-                self._on_loop(held, Halt.LOST, None)
-
-    def _apply(self, asked: Sequence[Claim], renewed: Sequence[Renewed], since: float) -> list[Claim]:
-        answers = {(answer.run_id, answer.epoch): answer for answer in renewed}
-        missing = []
-        for claim in asked:
-            held, answer = self._held.get(claim), answers.get((claim.run_id, claim.epoch))
-            if held is None:
-                continue
-            if answer is None:
-                missing.append(claim)
-                continue
-            self._missed.discard(claim)
-            self.extend(held, since)
-            if answer.stop_requested:
-                self._on_loop(held, Halt.STOP, answer.stop_reason)
-        return missing
-
-    def _suspect(self, missing: Sequence[Claim]) -> None:
-        """A claim that three renewals did not find twice in a row is looked up instead of guessed about."""
-        again = [claim for claim in missing if claim in self._missed]
-        self._missed.update(missing)
-        if again and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._store.hub.wake, (wakeup.STOP,))
-
-    def _on_loop(self, held: Held, halt: Halt, reason: Reason | None) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(held.end, halt, reason)
+                held.end(Halt.LOST)
 
     # ------------------------------------------------------------ the event loop's pulse
 
     def watch_loop(self) -> None:
-        """Report an event loop that has not turned for ``stall_after`` seconds, once per stall."""
-        if self._loop is None or self._loop.is_closed():
+        """Report an event loop that has not turned for ``stall_after`` seconds, once per stall.
+
+        Timed from the question, not from the last answer: a slow renewal asks late and proves nothing.
+        """
+        if self._asked is None:
+            self._asked = self._local.monotonic()
+            self._on_loop(self._tick)
             return
-        quiet = self._local.monotonic() - self._ticked
+        quiet = self._local.monotonic() - self._asked
         if quiet > self.timing.stall_after and not self._stalled:
             self._stalled = True
             self._signals.emit(signals.LoopStalled(seconds=round(quiet, 1), where=self._where()))
-        self._loop.call_soon_threadsafe(self._tick)
 
     def _tick(self) -> None:
-        self._ticked = self._local.monotonic()
+        self._asked = None
         self._stalled = False
 
     def _given_up(self, now: float) -> bool:
-        return self._loop is not None and now - self._ticked > self.timing.stall_limit
+        return self._asked is not None and now - self._asked > self.timing.stall_limit
 
     def _where(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)
@@ -232,22 +270,28 @@ class Keeper:
                 waiter.clear()
                 try:
                     await self.look_for_stops()
-                except errors.Unavailable as failure:
-                    self._signals.emit(signals.BackgroundFailed(duty="stop requests", error=str(failure)))
+                except Exception as failure:  # a listener that died would leave every stop to the renewals
+                    self._failed("stop requests", failure)
 
     async def look_for_stops(self) -> None:
         """Read which claims still stand and which were asked to stop, and end those attempts."""
-        claims = list(self._held)
+        doubted, self._doubted = self._doubted, {}
+        claims = {**self._held, **doubted}
         if not claims:
             return
         standing = {
-            (answer.run_id, answer.epoch): answer for answer in await self._store.read(reads.held(claims))
+            (answer.run_id, answer.epoch): answer
+            for answer in await self._store.read(reads.held(list(claims)))
         }
-        for claim in claims:
-            held, answer = self._held.get(claim), standing.get((claim.run_id, claim.epoch))
-            if held is None:
-                continue
+        for claim, held in claims.items():
+            answer = standing.get((claim.run_id, claim.epoch))
             if answer is None:
-                held.end(Halt.LOST)
+                self._lost(held, renewal_refused=claim in doubted)
             elif answer.stop_requested:
                 held.end(Halt.STOP, answer.stop_reason)
+
+    def _lost(self, held: Held, renewal_refused: bool) -> None:
+        if renewal_refused and not held.ending:
+            claim, write = held.claim, signals.Write.RENEWAL
+            self._signals.emit(signals.StaleWriteRefused(run_id=claim.run_id, epoch=claim.epoch, write=write))
+        held.end(Halt.LOST)

@@ -47,14 +47,20 @@ class Recorder:
             self.note(item.code, item.message)
         else:
             encoded = encoding.encode(item.data)
-            self._add(NewEvent(kind=EventKind.CHUNK, payload=encoded.text, mode=item.mode))
-            if encoded.placeholders and not self._warned:
-                self._warned = True
-                self.note("unencodable", f"Replaced by a placeholder: {encoded.placeholders[0]}")
+            self._add(NewEvent(kind=EventKind.CHUNK, payload=encoded.text, mode=_storable(item.mode)))
+            self.warn_of(encoded)
         if not self._room.is_set():
             await self._room.wait()
         elif self._enough.is_set():
             await asyncio.sleep(0)  # an agent that never awaits would otherwise starve the writer
+
+    def warn_of(self, encoded: encoding.Encoded) -> None:
+        """Queue a warning, once per attempt, if something could not be written as JSON."""
+        if encoded.placeholders and not self._warned:
+            self._warned = True
+            first = encoded.placeholders[0]
+            where = first.path or "the whole value"
+            self.note("unencodable", f"Replaced by a placeholder: {first.type} at {where} ({first.why}).")
 
     def note(self, code: str, message: str) -> None:
         """Queue a warning."""
@@ -127,3 +133,8 @@ class Recorder:
         self._waiting.clear()
         self._room.set()
         return rest
+
+
+def _storable(mode: str | None) -> str | None:
+    """PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate; a mode is not worth a failed run."""
+    return mode if mode is None else str(mode).encode("utf-8", "replace").decode().replace("\0", "?")

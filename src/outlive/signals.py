@@ -105,6 +105,15 @@ class LoopStalled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RecordingFailed:
+    """Events could not be stored and their attempt ended with them; the sweeper will recover the run."""
+
+    run_id: str
+    epoch: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FinalisationFailed:
     """A verdict could not be stored within its deadline; the sweeper will recover the run."""
 
@@ -167,6 +176,7 @@ Happening = (
     | StaleWriteRefused
     | LeaseLost
     | LoopStalled
+    | RecordingFailed
     | FinalisationFailed
     | SlotLeaked
     | CleanupFailed
@@ -221,7 +231,7 @@ class Signals:
 
 def log(happening: Happening) -> None:
     """Write one log line per happening; ids only, no payloads."""
-    if isinstance(happening, FinalisationFailed):
+    if isinstance(happening, RecordingFailed | FinalisationFailed):
         level = logging.ERROR
     elif isinstance(happening, _LOUD):
         level = logging.WARNING

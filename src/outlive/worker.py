@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from outlive import agents, errors, execution, lease, signals
+from outlive import agents, execution, failpoints, lease, signals
 from outlive.model import Offer, Run
 from outlive.store import moves, reads, wakeup
 
@@ -103,15 +103,15 @@ class Worker:
 
     async def _claim_for_ever(self) -> None:
         with self._around.store.hub.watch(wakeup.QUEUE) as waiter:
-            while True:
+            while not self._closing:
                 waiter.clear()
+                took = 0
                 try:
                     took = await self.claim_once()
-                except errors.Unavailable as failure:
+                except Exception as failure:  # a worker whose claiming died would look healthy and do nothing
                     self._around.happenings.emit(
-                        signals.BackgroundFailed(duty="claiming", error=str(failure))
+                        signals.BackgroundFailed(duty="claiming", error=repr(failure))
                     )
-                    took = 0
                 if not took:
                     await waiter.wait(self._around.store.hub.poll * (0.5 + self._around.local.random()))
 
@@ -126,6 +126,7 @@ class Worker:
         since = self._around.local.monotonic()
         try:
             taken = await self._around.store.write(moves.claim(offers))
+            failpoints.reach("worker.claimed")
             for run in taken:
                 self.start(run, unused.pop(run.claim.claim_token), since)
         finally:
@@ -140,12 +141,19 @@ class Worker:
         What cannot be handed back in time is cancelled; its lease expires and the sweeper recovers it.
         """
         self._closing = True
-        if self._claiming is not None:
-            self._claiming.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._claiming
         self._around.keeper.end_all(lease.Halt.SHUTDOWN)
+        await self._end_claiming(budget / 2)
         if self._driving:
             await asyncio.wait(set(self._driving), timeout=budget)
         for task in (*self._driving, *self._leaked):
             task.cancel()
+
+    async def _end_claiming(self, budget: float) -> None:
+        """Let a claim in flight come back: cut off, its run would have no driver and be charged a loss."""
+        if self._claiming is None:
+            return
+        self._around.store.hub.wake((wakeup.QUEUE,))
+        await asyncio.wait({self._claiming}, timeout=budget)
+        self._claiming.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._claiming

@@ -41,10 +41,19 @@ class Drained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How the agent ended, yielded last: succeeded, or waiting for a human."""
+    """How the agent ended, yielded last: succeeded, or waiting for a human.
+
+    Raises ``Misconfigured`` for any other state: an agent fails by raising, and is stopped by others.
+    """
 
     output: Any = None
     state: State = State.SUCCEEDED
+
+    def __post_init__(self) -> None:
+        if self.state not in (State.SUCCEEDED, State.WAITING):
+            raise errors.Misconfigured(
+                f"An outcome is succeeded or waiting, not {self.state}.", hint="Raise an exception to fail."
+            )
 
 
 Yielded = Chunk | Note | Outcome | Drained
