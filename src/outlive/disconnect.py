@@ -5,7 +5,7 @@ Decided on the record, by looking again under the run's lock; never because a re
 
 from __future__ import annotations
 
-from outlive import errors, signals
+from outlive import signals
 from outlive.model import StopOutcome
 from outlive.states import Reason
 from outlive.store import Store, moves, wakeup, watching
@@ -26,11 +26,13 @@ class Disconnect:
         with self._store.hub.watch(wakeup.VIEWERS) as waiter:
             while True:
                 waiter.clear()
+                stopped = 0
                 try:
-                    await self.look_once()
-                except errors.Unavailable as failure:
-                    self._signals.emit(signals.BackgroundFailed(duty="disconnect", error=str(failure)))
-                await waiter.wait(LOOK_EVERY)
+                    stopped = await self.look_once()
+                except Exception as failure:  # nobody else reads the policy: this look-out must go on
+                    self._signals.emit(signals.BackgroundFailed(duty="disconnect", error=repr(failure)))
+                if stopped < LIMIT:
+                    await waiter.wait(LOOK_EVERY)
 
     async def look_once(self) -> int:
         """Stop every run that is out of grace; returns how many were asked to stop or stopped."""

@@ -80,8 +80,8 @@ class Presence:
             await asyncio.sleep(LEASE / 3)
             try:
                 await self.keep_once()
-            except errors.Unavailable as failure:
-                self._signals.emit(signals.BackgroundFailed(duty="presence", error=str(failure)))
+            except Exception as failure:  # without it every viewer of this process would seem to leave
+                self._signals.emit(signals.BackgroundFailed(duty="presence", error=repr(failure)))
 
     async def keep_once(self) -> None:
         """Extend the presence of every live viewer once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive import errors, lease, seams, signals
+from outlive import lease, seams, signals
 from outlive.model import Suspect, Swept
 from outlive.states import State
 from outlive.store import Store, moves, reads, wakeup
@@ -46,8 +46,8 @@ class Sweeper:
         while True:
             try:
                 await self.sweep_once()
-            except errors.Unavailable as failure:
-                self._signals.emit(signals.BackgroundFailed(duty="sweeping", error=str(failure)))
+            except Exception as failure:  # one row that cannot be read must not end the look-out
+                self._signals.emit(signals.BackgroundFailed(duty="sweeping", error=repr(failure)))
             await asyncio.sleep(self._every * (0.8 + 0.4 * self._local.random()))
 
     async def sweep_once(self) -> int:
