@@ -11,6 +11,7 @@ import blockbuster
 import hypothesis
 import pytest
 
+from outlive import runtime
 from outlive.testing import postgres
 
 # A developer's own tracing settings must not make LangGraph send what the tests do to a server.
@@ -42,10 +43,36 @@ def postgres_dsn(postgres_server: postgres.PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(dsn)
 
 
+@pytest.fixture(scope="session")
+def _migrated_template(postgres_server: postgres.PostgresServer) -> str:
+    """The name of a migrated database; copying it is quicker than migrating each test's own."""
+    dsn = postgres_server.create_database()
+    runtime.migrate(dsn)
+    return dsn.rpartition("/")[2]
+
+
+@pytest.fixture
+def migrated_postgres_dsn(postgres_server: postgres.PostgresServer, _migrated_template: str) -> Iterator[str]:
+    """Like `postgres_dsn`, with the schema in place."""
+    dsn = postgres_server.create_database(template=_migrated_template)
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
 @pytest.fixture
 def sqlite_path(tmp_path: pathlib.Path) -> pathlib.Path:
     """The path of a database file that does not exist yet."""
     return tmp_path / "outlive.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str:
+    """The URL of a migrated database that only this test uses: once in each kind of store."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("migrated_postgres_dsn"))
+    path = request.getfixturevalue("sqlite_path")
+    runtime.migrate(f"sqlite:///{path}")
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(scope="session")
