@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive import errors, runtime
+from outlive import errors, lease, runtime
 from outlive.agents import Agent
 from outlive.cli import loading, options
 
@@ -23,6 +23,16 @@ Target = Annotated[
 Policy = Annotated[str | None, typer.Option(help="chat or job, for a target that declares none.")]
 Slots = Annotated[int, typer.Option(min=0, help="Runs that this process drives at once; 0: only serve HTTP.")]
 Drain = Annotated[float, typer.Option(min=0.1, help="Seconds that shutdown may take to hand work back.")]
+LEASE = lease.Timing().lease
+Lease = Annotated[
+    float,
+    typer.Option(
+        "--lease",
+        min=0.5,
+        help="Seconds after which the runs of a frozen or cut-off process go to another one. More than the"
+        " database may take for one write.",
+    ),
+]
 
 
 def serve(
@@ -35,10 +45,13 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8000,
     slots: Slots = 32,
     drain: Drain = 10.0,
+    lease_seconds: Lease = LEASE,
 ) -> None:
     """Serve agents over HTTP and drive their runs."""
     uvicorn = _uvicorn()
-    outlive = _outlive(loading.load(target, policy), database, direct_database, slots=slots, drain=drain)
+    agents = loading.load(target, policy)
+    timing = _timing(lease_seconds)
+    outlive = _outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)
     fastapi: Any = importlib.import_module("fastapi")
     native: Any = importlib.import_module("outlive.http.native")
     application = fastapi.FastAPI(title="Outlive", lifespan=None)
@@ -55,10 +68,12 @@ def work(
     policy: Policy = None,
     slots: Annotated[int, typer.Option(min=1, help="Runs that this process drives at once.")] = 32,
     drain: Drain = 10.0,
+    lease_seconds: Lease = LEASE,
 ) -> None:
     """Drive runs that other processes submit; no HTTP."""
     agents = loading.load(target, policy)
-    _run(_work(_outlive(agents, database, direct_database, slots=slots, drain=drain)))
+    timing = _timing(lease_seconds)
+    _run(_work(_outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)))
 
 
 def migrate(
@@ -77,13 +92,24 @@ def migrate(
         typer.echo("The schema is up to date.")
 
 
+def _timing(seconds: float) -> lease.Timing:
+    """Keep the usual proportions in a lease that is too short for the usual renewals and margin."""
+    return lease.Timing(lease=seconds, renew_every=min(0.25, seconds / 8), margin=min(1.0, seconds / 4))
+
+
 def _outlive(
-    agents: list[Agent], database: str, direct: str | None, *, slots: int, drain: float
+    agents: list[Agent],
+    database: str,
+    direct: str | None,
+    *,
+    slots: int,
+    drain: float,
+    timing: lease.Timing,
 ) -> runtime.Outlive:
     for agent in agents:
         declared = " ".join(f"{name}={value}" for name, value in agent.policy.to_dict().items())
         typer.echo(f"agent {agent.name}: {declared}", err=True)
-    return runtime.Outlive(database, agents, direct_database=direct, slots=slots, drain=drain)
+    return runtime.Outlive(database, agents, direct_database=direct, slots=slots, drain=drain, timing=timing)
 
 
 def _uvicorn() -> Any:
