@@ -238,17 +238,22 @@ class Outlive:
         ``viewer`` continues the presence that a submit began.  Close it (``aclosing``) to leave.
         """
         present = presence.Viewer(name=viewer or self._local.new_id(), run_id=run_id, seen=after)
-        left = presence.Left.DISCONNECT
+        left: presence.Left | None = presence.Left.DISCONNECT
         try:
-            async with aclosing(self.follow(run_id, after=after, tenant=tenant)) as events:
-                await self.presence.join(present)
+            subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+            await self.presence.join(present)
+            async with aclosing(subscription.follow(self.store, run_id, after=after)) as events:
                 async for event in events:
                     if event.kind is EventKind.END:
                         left = presence.Left.END
                     yield event
                     present.seen = event.seq
+        except errors.NotFound:
+            left = None  # it was never this viewer's to watch, so not theirs to leave either
+            raise
         finally:
-            self.presence.leave(present, left)
+            if left is not None:
+                self.presence.leave(present, left)
 
     async def events(
         self, run_id: str, *, after: int = 0, limit: int = 1000, tenant: str | None = ""
