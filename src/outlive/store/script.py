@@ -11,6 +11,7 @@ from outlive.model import Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ Steps = Generator[Statement, list[Row], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Script(Generic[T]):
+class Script(Generic[T_co]):
     """A transaction that can be started any number of times.
 
     ``single``: its first statement is atomic by itself and what follows only reads back, so a store may
@@ -33,7 +34,7 @@ class Script(Generic[T]):
     """
 
     name: str
-    start: Callable[[], Steps[T]]
+    start: Callable[[], Steps[T_co]]
     single: bool = False
     reads: bool = False
 

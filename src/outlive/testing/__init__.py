@@ -1,1 +1,7 @@
-"""What a test of a service built on Outlive needs: real servers that a test may kill, freeze and restart."""
+"""What a test of a service built on Outlive needs.
+
+``check_store`` proves a store's promises; ``postgres`` has a real server that a test may kill, freeze and
+restart; ``hearing`` waits for happenings.
+"""
+
+from outlive.testing.conformance import check_store as check_store

@@ -1,0 +1,8 @@
+"""The checks of ``outlive.testing.check_store``, one module per kind of promise."""
+
+from __future__ import annotations
+
+from outlive.testing.store_checks import apart, guards, keys, moving, order, replies, watching
+from outlive.testing.store_checks.bench import CHECKS, Check
+
+__all__ = ["CHECKS", "Check", "apart", "guards", "keys", "moving", "order", "replies", "watching"]
