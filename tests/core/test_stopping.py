@@ -152,6 +152,7 @@ async def test_S10_a_stop_that_holds_the_lock_and_a_success_that_waits_for_it_ma
             events = await support.story(served, run_id)
             assert answer.outcome in (StopOutcome.REQUESTED, StopOutcome.ALREADY)
             assert support.end(events)["state"] == "succeeded"
+            await listening.of(signals.RunEnded, run_id=run_id)
             ends = listening.all(signals.RunEnded, run_id=run_id)
             assert [ended.state for ended in ends] == [State.SUCCEEDED]
 
