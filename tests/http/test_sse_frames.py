@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import httpx
-import httpx_sse
 import hypothesis
 import pytest
+import sse_clients
 from hypothesis import strategies as st
 from langgraph_sdk.sse import BytesLineDecoder, SSEDecoder
 
 from outlive import encoding, errors
 from outlive.http import frames, sse
-
-PAYLOADS = [
-    "",
-    ":",
-    "data: x",
-    ": comment",
-    "id: 7",
-    "a\nb",
-    "a\r\nb",
-    "a\rb",
-    "\n\ndata: injected\n\n",
-    "\v\f\x1c\x1d\x1e\x1f",
-    "\x85\u2028\u2029",
-    "\ufeffbom",
-    "\x00\x7f",
-    "emoji 😀 family 👨‍👩‍👧",
-    " leading and trailing ",
-    "\\u2028",
-    "ünïcode",
-]
-
-
-def read_by_httpx_sse(raw: bytes) -> list[httpx_sse.ServerSentEvent]:
-    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=raw)
-    return list(httpx_sse.EventSource(response).iter_sse())
-
-
-def read_by_langgraph_sdk(*chunks: bytes) -> list[tuple[Any, str, str | None]]:
-    """The data, event and id of each message."""
-    lines, decoder, parts = BytesLineDecoder(), SSEDecoder(), []
-    for line in [line for chunk in chunks for line in lines.decode(chunk)] + lines.flush() + [b""]:
-        part = decoder.decode(bytes(line).rstrip(b"\n"))
-        # The rule by which its client skips what is no message.
-        if part is not None and (part.event or decoder.has_data):
-            parts.append((part.data, part.event, part.id))
-    return parts
 
 
 def test_a_frame_has_its_fields_in_this_order_and_ends_its_lines_with_LF() -> None:
@@ -60,19 +22,19 @@ def test_a_frame_has_its_fields_in_this_order_and_ends_its_lines_with_LF() -> No
     assert sse.HEARTBEAT == b":\n"
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("payload", sse_clients.PAYLOADS)
 def test_S16_every_payload_arrives_exactly(payload: str) -> None:
     raw = sse.frame(data=encoding.encode({"text": payload}).text, id="r:1", event="chunk")
     assert raw.count(b"\n") == 4
-    (event,) = read_by_httpx_sse(raw)
+    (event,) = sse_clients.read_by_httpx_sse(raw)
     assert json.loads(event.data) == {"text": payload}
-    assert read_by_langgraph_sdk(raw) == [({"text": payload}, "chunk", "r:1")]
+    assert sse_clients.read_by_langgraph_sdk(raw) == [({"text": payload}, "chunk", "r:1")]
 
 
 def test_S16_a_frame_may_be_cut_at_any_byte_by_the_network() -> None:
     raw = sse.frame(data=encoding.encode("😀\u2028").text, id="r:1", event="e") * 2
     for at in range(len(raw)):
-        parts = read_by_langgraph_sdk(raw[:at], raw[at:])
+        parts = sse_clients.read_by_langgraph_sdk(raw[:at], raw[at:])
         assert parts == [("😀\u2028", "e", "r:1")] * 2
 
 
@@ -96,7 +58,7 @@ def test_no_text_can_end_a_frame_or_start_another_one(data: str, event: str | No
     assert b"\r" not in raw
     assert raw.endswith(b"\n\n")
     assert b"\n\n" not in raw[:-1]
-    (read,) = read_by_httpx_sse(raw)
+    (read,) = sse_clients.read_by_httpx_sse(raw)
     lines = data.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert read.data == lines.replace("\r\n", "\n").replace("\r", "\n")
     assert (read.id, read.event) == ("r:1", event or "message")
@@ -128,18 +90,21 @@ def test_heartbeats_and_the_hint_at_the_end_are_silent() -> None:
             frames.retry_hint(250),
         )
     )
-    assert [(event.data, event.id) for event in read_by_httpx_sse(raw)] == [("1", "r:1"), ("2", "r:2")]
-    assert read_by_langgraph_sdk(raw) == [(1, "", "r:1"), (2, "", "r:2")]
+    assert [(event.data, event.id) for event in sse_clients.read_by_httpx_sse(raw)] == [
+        ("1", "r:1"),
+        ("2", "r:2"),
+    ]
+    assert sse_clients.read_by_langgraph_sdk(raw) == [(1, "", "r:1"), (2, "", "r:2")]
 
 
 def test_S17_an_error_event_shows_our_own_errors_and_nothing_of_others() -> None:
-    (event,) = read_by_httpx_sse(frames.error_frame(OSError("postgresql://user:secret@db/prod")))
+    (event,) = sse_clients.read_by_httpx_sse(frames.error_frame(OSError("postgresql://user:secret@db/prod")))
     assert event.event == "error"
     assert set(json.loads(event.data)) == {"code", "message", "hint"}
     assert "secret" not in event.data
     assert "OSError" not in event.data
     ours = errors.StoreUnavailable("The database did not answer.", hint="Try again.", run_id="r1")
-    (event,) = read_by_httpx_sse(frames.error_frame(ours))
+    (event,) = sse_clients.read_by_httpx_sse(frames.error_frame(ours))
     assert json.loads(event.data) == {
         "code": "store_unavailable",
         "message": "The database did not answer.",
