@@ -1,0 +1,186 @@
+"""``outlive probe``: what a disconnect commits, in any ASGI service.
+
+Turns options into a plan and a report into an exit code; decides nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from outlive import probe
+from outlive.probe import report as reports
+
+probe_app = typer.Typer(
+    help="Open a client, leave in the middle, and look at what the service executed and recorded.",
+    pretty_exceptions_enable=False,
+)
+
+
+@probe_app.command("probe")
+def run(
+    target: Annotated[
+        str | None, typer.Argument(help="module:app to start, or the URL of a service.")
+    ] = None,
+    *,
+    plan: Annotated[pathlib.Path | None, typer.Option(help="A TOML file with all of this.")] = None,
+    server: Annotated[
+        probe.Server, typer.Option(help="The server to start the app under.")
+    ] = probe.Server.UVICORN,
+    server_option: Annotated[
+        list[str] | None, typer.Option(help="An argument for that server. Repeatable.")
+    ] = None,
+    directory: Annotated[pathlib.Path, typer.Option(help="Where the app can be imported.")] = pathlib.Path(),
+    env: Annotated[list[str] | None, typer.Option(help="NAME=value for the app. Repeatable.")] = None,
+    get: Annotated[
+        str | None, typer.Option(help="GET this path; {thread} and {message} are filled in.")
+    ] = None,
+    post: Annotated[
+        str | None, typer.Option(help="POST to this path; {thread} and {message} are filled in.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="The body; placeholders are filled in.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="'Name: value'. Repeatable.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="What the client does. Repeatable.")] = None,
+    after_chunks: Annotated[int, typer.Option(min=0, help="Leave after so many chunks.")] = 2,
+    after_seconds: Annotated[float | None, typer.Option(min=0, help="Leave by the clock instead.")] = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="LangGraph's tables: a SQLite file or a PostgreSQL DSN.")
+    ] = None,
+    effect_log: Annotated[
+        str | None, typer.Option(help="file[:column[:thread column]], one line per effect.")
+    ] = None,
+    sql: Annotated[str | None, typer.Option(help="'database::SELECT ...' to show rows of.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="A URL to GET before and after.")] = None,
+    outlive_api: Annotated[str | None, typer.Option(help="Where Outlive's API answers.")] = None,
+    effect: Annotated[
+        list[str] | None, typer.Option(help="A node that is an effect. Repeatable; default: all.")
+    ] = None,
+    expect: Annotated[probe.Outcome | None, typer.Option(help="Exit 1 unless the run does this.")] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="Exit 2 on these, comma-separated: duplicate-effects, forks, leaks.")
+    ] = "",
+    patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for a run to come to rest.")] = 20.0,
+    platform: Annotated[
+        bool, typer.Option(help="Also say what server and framework do by themselves.")
+    ] = False,
+    nginx: Annotated[bool, typer.Option(help="Also say what changes behind nginx.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    html: Annotated[
+        pathlib.Path | None, typer.Option(help="Write the report, with timelines, to this file.")
+    ] = None,
+) -> None:
+    """Exit codes: 0 as asked, 1 not as expected, 2 something of --fail-on, 3 not possible."""
+    try:
+        made = (
+            _from_file(plan)
+            if plan
+            else probe.Plan(target=_target(target, server, server_option, directory, env))
+        )
+        made = _with_request(made, get=get, post=post, data=data, header=header)
+        made = dataclasses.replace(
+            made,
+            scenarios=_scenarios(made, scenario, after_chunks, after_seconds),
+            evidence=made.evidence + _evidence(checkpoints, effect_log, sql, endpoint, outlive_api),
+            effects=made.effects or tuple(effect or ()),
+            expect=expect or made.expect,
+            fail_on=made.fail_on or tuple(probe.Failure(word) for word in fail_on.split(",") if word),
+            patience=made.patience if plan else patience,
+            platform=made.platform or platform,
+            nginx=made.nginx or nginx,
+        )
+        _report(made, as_json=as_json, html=html)
+    except (probe.PlanError, ValueError) as exc:
+        _impossible(exc)
+
+
+def _impossible(exc: Exception) -> NoReturn:
+    typer.echo(f"outlive probe: {exc}", err=True)
+    raise typer.Exit(reports.IMPOSSIBLE) from exc
+
+
+def _from_file(path: pathlib.Path) -> probe.Plan:
+    return probe.from_toml(path)
+
+
+def _target(
+    target: str | None,
+    server: probe.Server,
+    options: list[str] | None,
+    directory: pathlib.Path,
+    env: list[str] | None,
+) -> probe.Target:
+    if target is None:
+        raise probe.PlanError("Name a target: module:app, a URL, or --plan with a file.")
+    if target.startswith(("http://", "https://")):
+        return probe.Target(url=target)
+    pairs = dict(pair.partition("=")[::2] for pair in env or ())
+    return probe.Target(
+        app=target, server=server, arguments=tuple(options or ()), directory=directory, environment=pairs
+    )
+
+
+def _with_request(
+    made: probe.Plan, *, get: str | None, post: str | None, data: str | None, header: list[str] | None
+) -> probe.Plan:
+    changes: dict[str, Any] = {}
+    if get is not None or post is not None:
+        changes = {"method": "GET", "path": get} if get is not None else {"method": "POST", "path": post}
+    if data is not None:
+        changes["body"] = data
+    if header:
+        changes["headers"] = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in header)}
+    return dataclasses.replace(made, request=dataclasses.replace(made.request, **changes))
+
+
+def _scenarios(
+    made: probe.Plan, names: list[str] | None, chunks: int, seconds: float | None
+) -> tuple[probe.Scenario, ...]:
+    if names is None and made.scenarios:
+        return made.scenarios
+    wanted = tuple(names or reports.DEFAULT)
+    # Everything is compared with what an undisturbed client gets.
+    wanted = wanted if "stay" in wanted else ("stay", *wanted)
+    return probe.scenarios(wanted, chunks=chunks, seconds=seconds)
+
+
+def _evidence(
+    checkpoints: str | None, log: str | None, sql: str | None, endpoint: str | None, api: str | None
+) -> tuple[probe.Source, ...]:
+    found: list[probe.Source] = []
+    if checkpoints is not None:
+        database = checkpoints.startswith(("postgres://", "postgresql://")) or "=" in checkpoints
+        kind, name = ("langgraph-postgres", "dsn") if database else ("langgraph-sqlite", "path")
+        found.append(probe.Source(kind=kind, settings={name: checkpoints}))
+    if log is not None:
+        path, *columns = log.split(":")
+        numbers = dict(zip(("column", "thread_column"), map(int, columns), strict=False))
+        found.append(probe.Source(kind="effect-log", settings={"path": path, **numbers}))
+    if sql is not None:
+        database_, _, query = sql.partition("::")
+        found.append(probe.Source(kind="sql", settings={"database": database_, "query": query}))
+    if endpoint is not None:
+        found.append(probe.Source(kind="http", settings={"url": endpoint}))
+    if api is not None:
+        found.append(probe.Source(kind="outlive", settings={"url": api}))
+    return tuple(found)
+
+
+def _report(made: probe.Plan, *, as_json: bool, html: pathlib.Path | None) -> None:
+    console = Console(stderr=True)
+    with console.status("starting", spinner="dots") as status:
+        report = probe.run(made, lambda name: status.update(f"playing {name}"))
+    if as_json:
+        typer.echo(json.dumps(report.as_json(), indent=2, default=str))
+    else:
+        wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
+        probe.show(report, Console(width=wide))
+    if html is not None:
+        html.write_text(probe.render(report), encoding="utf-8")
+    raise typer.Exit(report.exit_code(made))

@@ -1,0 +1,32 @@
+"""The recorder's tape: one JSON line per happening, appended by every process of the service.
+
+Times are CLOCK_MONOTONIC, which all processes of one machine share, so that the client's own notes fit in.
+It decides only how a line is written; what is worth a line is decided by the hooks.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import os
+import time
+
+PATH_VARIABLE = "OUTLIVE_PROBE_TAPE"
+
+#: Which request the running code belongs to; tasks inherit it, so detached work is attributed as well.
+request: contextvars.ContextVar[str | None] = contextvars.ContextVar("outlive_probe_request", default=None)
+
+_descriptor: int | None = None
+
+
+def note(kind: str, **fields: object) -> None:
+    """Append one happening. A single `write` to a file opened for appending is never interleaved."""
+    line = {"t": time.monotonic(), "pid": os.getpid(), "kind": kind, "request": request.get(), **fields}
+    os.write(_open(), json.dumps(line, default=repr).encode() + b"\n")
+
+
+def _open() -> int:
+    global _descriptor  # noqa: PLW0603  (one tape per process; a fork keeps using the same open file)
+    if _descriptor is None:
+        _descriptor = os.open(os.environ[PATH_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return _descriptor

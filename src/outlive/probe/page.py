@@ -1,0 +1,128 @@
+"""The report as one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+from outlive.probe import platform as platforms
+from outlive.probe import terminal, timeline
+from outlive.probe.evidence.found import Checkpoint
+from outlive.probe.findings import Finding
+from outlive.probe.report import Report
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --soft: #667; --rule: #dde; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ef; --paper: #14181f; --soft: #99a; --rule: #2c3440; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p.meta, caption, .scale, .when { color: var(--soft); }
+table { border-collapse: collapse; width: 100%; margin: .6rem 0; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
+  border-bottom: 1px solid var(--rule); }
+ul { padding-left: 1.1rem; }
+.tag { border-radius: .3rem; padding: .05rem .45rem; font-size: .85em; color: #fff; background: #667; }
+.stops { background: #a86a00; } .completes { background: #0a7a8a; } .partial { background: #b3261e; }
+.ok { background: #2b7a3d; } .bad { background: #b3261e; }
+svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg .scale, svg .when { fill: var(--soft); font-size: 10px; }
+svg .rule { stroke: var(--rule); }
+rect.client { fill: #8aa4c8; } rect.request { fill: #b9c4d2; } rect.node { fill: #4b9b6a; }
+rect.background { fill: #9a7cc0; } rect.cut { fill: #d4776c; } circle.chunk { fill: #23528a; }
+circle.cutting { fill: #b3261e; } line.leaving { stroke: #b3261e; stroke-width: 2; }
+line.returning { stroke: #0a7a8a; stroke-width: 2; } circle.point { fill: #4b9b6a; }
+circle.head { fill: #23528a; }
+line.edge { stroke: var(--soft); } rect.executed { fill: #d4776c; } rect.recorded { fill: #4b9b6a; }
+"""
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    versions = " · ".join(f"{name} {version}" for name, version in report.versions.items())
+    body = [
+        f"<h1>What a disconnect commits: {html.escape(report.target)}</h1>",
+        f'<p class="meta">{html.escape(f"{report.server}, ASGI {dict(report.asgi)}")} {versions}</p>',
+        *(_finding(finding) for finding in report.findings),
+        *(f"<p>{html.escape(name)}: skipped. {html.escape(why)}</p>" for name, why in report.skipped.items()),
+        _facts("What server and framework do", report.platform),
+        _facts("Behind nginx", report.behind_nginx),
+    ]
+    return document(f"outlive probe: {report.target}", body)
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A page with our style around some HTML."""
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(body)}</body></html>"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of escaped cells."""
+    top = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
+    lines = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
+    rest = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{rest}</tbody></table>"
+
+
+def _finding(finding: Finding) -> str:
+    outcome = finding.outcome.value if finding.outcome else ""
+    tag = f' <span class="tag {outcome}">{outcome}</span>' if outcome else ""
+    failures = "".join(f' <span class="tag bad">{failure.value}</span>' for failure in finding.failures)
+    sentences = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in finding.verdict)
+    rows = [
+        ("executed", terminal.counted(finding)),
+        ("on record", terminal.on_record(finding)),
+        ("cancelled", terminal.cancelled(finding)),
+        ("clients", "; ".join(f"{len(view.chunks)} chunks, {view.how}" for view in finding.trace.views)),
+    ]
+    checkpoints = finding.record.checkpoints if finding.record else ()
+    return (
+        f"<h2>{html.escape(finding.trace.scenario.name)}{tag}{failures}</h2><ul>{sentences}</ul>"
+        f"{timeline.draw(finding.trace)}{table(('', ''), rows)}{tree(checkpoints)}"
+    )
+
+
+def tree(checkpoints: Sequence[Checkpoint]) -> str:
+    """The checkpoints of a thread as a picture, one row per line of descent: a fork is seen as one."""
+    own = [checkpoint for checkpoint in checkpoints if not checkpoint.namespace]
+    if not own:
+        return ""
+    places = _places(own)
+    height = 44 * (max(y for _, y in places.values()) + 1) + 16
+    step = min(110, 900 // max(len(own), 1))
+    parts = [f'<svg class="tree" viewBox="0 0 960 {height}" role="img" xmlns="http://www.w3.org/2000/svg">']
+    for number, checkpoint in enumerate(own):
+        column, row = places[checkpoint.id]
+        x, y = 20 + column * step, 16 + row * 44
+        if checkpoint.parent in places:
+            px, py = places[checkpoint.parent]
+            parts.append(f'<line class="edge" x1="{20 + px * step}" y1="{16 + py * 44}" x2="{x}" y2="{y}"/>')
+        label = html.escape(", ".join(checkpoint.nodes) or checkpoint.source)
+        kind = "head" if number == len(own) - 1 else "point"
+        parts.append(
+            f'<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{checkpoint.id}</title></circle>'
+        )
+        parts.append(f'<text x="{x}" y="{y + 20}" text-anchor="middle">{label}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def _places(own: Sequence[Checkpoint]) -> dict[str, tuple[int, int]]:
+    places: dict[str, tuple[int, int]] = {}
+    taken: set[str | None] = set()
+    rows = 0
+    for column, checkpoint in enumerate(own):
+        if checkpoint.parent in places and checkpoint.parent not in taken:
+            row = places[checkpoint.parent][1]
+        else:
+            row, rows = rows, rows + 1
+        taken.add(checkpoint.parent)
+        places[checkpoint.id] = (column, row)
+    return places
+
+
+def _facts(title: str, facts: Mapping[str, object]) -> str:
+    if not facts:
+        return ""
+    return f"<h2>{html.escape(title)}</h2>{table(('question', 'answer'), platforms.rows(facts))}"

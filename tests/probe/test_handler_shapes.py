@@ -1,0 +1,92 @@
+"""The same agent behind three handlers: what a disconnect commits is decided by the handler's shape."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+
+from outlive import probe
+from probe import plans
+
+Shapes = Callable[[str], probe.Report]
+ALL = ["plan", "charge", "notify", "finish"]
+
+
+def test_an_inline_handler_stops_and_leaves_the_thread_torn(shapes: Shapes) -> None:
+    report = shapes("inline").as_json()
+    left = report["scenarios"][1]
+    assert report["outcome"] == left["outcome"] == "stops"
+    assert left["executed"] == {"plan": 1, "charge": 1}
+    assert left["in_flight_when_cut"] == ["notify"]
+    assert (left["recorded"]["position"], left["recorded"]["next"]) == ("torn", ["notify"])
+    assert left["recorded"]["steps_on_head"] == ["plan", "charge"]
+    assert left["effects"] == {"effect-log": {"plan": 1, "charge": 1}}
+
+
+def test_a_user_who_returns_to_an_inline_handler_is_charged_again(shapes: Shapes) -> None:
+    returned = shapes("inline").as_json()["scenarios"][2]
+    assert returned["verdict"][0] == "A returning user repeats: charge."
+    assert returned["failures"] == ["duplicate-effects"]
+    assert returned["recorded"]["steps_on_head"] == ["plan", "charge", *ALL]
+
+
+def test_a_detached_run_completes_for_nobody_and_repeats_nothing(shapes: Shapes) -> None:
+    left, returned = shapes("background").as_json()["scenarios"][1:]
+    assert left["outcome"] == returned["outcome"] == "completes"
+    assert left["steps"]["after"] == {"notify": 1, "finish": 1}
+    assert left["recorded"]["position"] == "finished"
+    assert returned["failures"] == []
+
+
+def test_a_shield_around_each_step_buys_one_step_and_leaks_the_run(shapes: Shapes) -> None:
+    left = shapes("shielded").as_json()["scenarios"][1]
+    assert left["outcome"] == "partial"
+    assert left["steps"]["after"] == {"notify": 1}
+    assert left["recorded"]["next"] == ["finish"]
+    assert "leaks" in left["failures"]
+    assert any("astream" in name for name in left["platform"]["generators_left"])
+
+
+def test_the_report_says_what_uvicorn_and_the_frameworks_did(shapes: Shapes) -> None:
+    report = shapes("inline").as_json()
+    platform = report["scenarios"][1]["platform"]
+    assert report["asgi"]["spec_version"] == "2.3"
+    assert {"uvicorn", "starlette", "fastapi", "langgraph"} <= set(report["versions"])
+    assert platform["exception"] == "CancelledError"
+    assert platform["finally_finished"] is False
+    assert platform["background_ran"] is True
+    assert platform["dependencies"] == {"_session": None}
+    assert platform["steps_after_close"] == 0
+
+
+def test_the_client_sees_chunks_until_it_leaves(shapes: Shapes) -> None:
+    stayed, left = shapes("inline").as_json()["scenarios"][:2]
+    assert [json.loads(c.removeprefix("data: "))[0] for c in stayed["clients"][0]["chunks"]] == ALL
+    assert stayed["clients"][0]["ended"] == "complete"
+    assert len(left["clients"][0]["chunks"]) == 2
+    assert left["clients"][0]["ended"] == "left by fin"
+
+
+def test_the_page_stands_alone_and_its_pictures_are_well_formed(shapes: Shapes) -> None:
+    page = probe.render(shapes("shielded"))
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http.disconnect", "")
+    pictures = [part.split("</svg>")[0] for part in page.split("<svg")[1:]]
+    assert len(pictures) == 6  # a timeline and a tree for each of three scenarios
+    for picture in pictures:
+        ElementTree.fromstring(f"<svg{picture}</svg>")
+    assert "client leaves" in pictures[2]
+
+
+@pytest.mark.timeout(120)
+def test_postgres_tells_the_same_as_sqlite(tmp_path: pathlib.Path, postgres_dsn: str) -> None:
+    plan = plans.booking(tmp_path, "inline", "stay", "leave", "return", database=postgres_dsn)
+    _, left, returned = probe.run(plan).as_json()["scenarios"]
+    assert left["outcome"] == "stops"
+    assert left["recorded"]["next"] == ["notify"]
+    assert left["recorded"]["steps_on_head"] == ["plan", "charge"]
+    assert returned["repeated"] == ["charge"]
+    assert returned["recorded"]["steps_on_head"] == ["plan", "charge", *ALL]
