@@ -28,6 +28,8 @@ from outlive.store.wakeup import Hub
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 Blocks = Mapping[str, sql.Block]
+
+BLOCKS = sql.load(sql.Dialect.POSTGRESQL)  # at import: reading a file would block an event loop
 Work: TypeAlias = Callable[[Connection], Awaitable[T]]
 
 CONNECT: dict[str, Any] = {
@@ -77,7 +79,7 @@ class PostgresStore:
         self._pooled = direct_dsn is not None and direct_dsn != dsn
         self._local = local
         self._signals = happenings or signals.Signals()
-        self._blocks = sql.load(self.dialect)
+        self._blocks = BLOCKS
         self._pool_size = pool_size
         self._pool: psycopg_pool.AsyncConnectionPool[Connection] | None = None
         self._direct = Direct(self._direct_dsn, self._blocks, self.hub, self._signals)
@@ -195,8 +197,13 @@ class PostgresStore:
         """Lend a pooled connection in autocommit mode.  Do not hold it while waiting for anything else."""
         if self._pool is None:
             raise errors.NotReady("The store is not open.")
-        async with self._pool.connection() as connection:
+        # Not the pool's own context manager: its commit at the end has nothing to do in autocommit mode,
+        # and giving back a connection rolls back whatever was left open.
+        pool, connection = self._pool, await self._pool.getconn()
+        try:
             yield connection
+        finally:
+            await pool.putconn(connection)
 
     # ------------------------------------------------------------ leases and liveness
 
@@ -209,7 +216,7 @@ class PostgresStore:
                     self._direct_dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, **CONNECT
                 )
             cursor = self._renewing.execute(
-                cast("Any", self._blocks[step.name].statements[0]), sql.bind(self.dialect, step.params)
+                cast("Any", self._blocks[step.name].statements[0]), sql.bind(step.params)
             )
             return [Renewed.from_row(row) for row in cursor.fetchall()]
         except psycopg.Error as failure:
@@ -277,7 +284,7 @@ async def run_script(blocks: Blocks, script: Script[T], connection: Connection) 
 async def execute(connection: Connection, blocks: Blocks, step: Statement) -> list[Row]:
     """Run one block and return its rows (none for a statement that returns nothing)."""
     text = blocks[step.name].statements[0]
-    cursor = await connection.execute(cast("Any", text), sql.bind(sql.Dialect.POSTGRESQL, step.params))
+    cursor = await connection.execute(cast("Any", text), sql.bind(step.params))
     if cursor.description is None:
         return []
     return cast("list[Row]", await cursor.fetchall())
@@ -293,13 +300,13 @@ async def connect(dsn: str) -> Connection:
 class _Migrating:
     def __init__(self, connection: psycopg.Connection[dict[str, Any]]) -> None:
         self._connection = connection
-        self._blocks = sql.load(sql.Dialect.POSTGRESQL)
+        self._blocks = BLOCKS
 
     def define(self, text: str) -> None:
         self._connection.execute(cast("Any", text))
 
     def run(self, step: Statement) -> list[Row]:
-        text, params = self._blocks[step.name].statements[0], sql.bind(sql.Dialect.POSTGRESQL, step.params)
+        text, params = self._blocks[step.name].statements[0], sql.bind(step.params)
         cursor = self._connection.execute(cast("Any", text), params)
         return list(cursor.fetchall()) if cursor.description is not None else []
 

@@ -103,9 +103,9 @@ RETURNING run_id, epoch, stop_requested_at, stop_reason
 UPDATE runs SET lease_until = greatest(runs.lease_until, {now} + :lease_ms), renewed_at = {now}
 FROM (
     SELECT r.run_id FROM runs r
-    JOIN unnest(CAST(:run_ids AS text[]), CAST(:epochs AS bigint[]), CAST(:claim_tokens AS text[]))
-        AS held (run_id, epoch, claim_token)
-        ON r.run_id = held.run_id AND r.epoch = held.epoch AND r.claim_token = held.claim_token
+    JOIN json_array_elements(CAST(:claims AS json)) AS held (value)
+        ON r.run_id = held.value ->> 0 AND r.epoch = (held.value ->> 1)::bigint
+            AND r.claim_token = held.value ->> 2
     WHERE r.state = 'running'
     ORDER BY r.run_id
     FOR NO KEY UPDATE OF r SKIP LOCKED) AS mine
@@ -147,10 +147,9 @@ WITH locked AS MATERIALIZED (
 ), stored AS (
     INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
     SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
-        :epoch, e.kind, e.mode, e.payload, {now}
+        :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
     FROM run, thread,
-        unnest(CAST(:kinds AS text[]), CAST(:modes AS text[]), CAST(:payloads AS text[]))
-            WITH ORDINALITY AS e (kind, mode, payload, n)
+        json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
 SELECT run.last_seq, run.stop_requested_at, run.stop_reason, thread.thread_seq FROM run, thread
 
@@ -193,10 +192,9 @@ WITH locked AS MATERIALIZED (
 ), stored AS (
     INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
     SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
-        run.epoch, e.kind, e.mode, e.payload, {now}
+        run.epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
     FROM run, thread,
-        unnest(CAST(:kinds AS text[]), CAST(:modes AS text[]), CAST(:payloads AS text[]))
-            WITH ORDINALITY AS e (kind, mode, payload, n)
+        json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
 SELECT run.last_seq, thread.thread_seq FROM run, thread
 
@@ -299,9 +297,9 @@ UPDATE presence SET lease_until = {now} + :lease_ms, last_seq = (
 WHERE left_at IS NULL AND viewer IN (SELECT value ->> 0 FROM json_each(:viewers))
 
 -- name: keep_presence [postgresql]
-UPDATE presence SET lease_until = {now} + :lease_ms, last_seq = kept.seq
-FROM unnest(CAST(:names AS text[]), CAST(:seqs AS bigint[])) AS kept (viewer, seq)
-WHERE presence.viewer = kept.viewer AND left_at IS NULL
+UPDATE presence SET lease_until = {now} + :lease_ms, last_seq = (kept.value ->> 1)::bigint
+FROM json_array_elements(CAST(:viewers AS json)) AS kept (value)
+WHERE presence.viewer = kept.value ->> 0 AND left_at IS NULL
 
 -- name: leave
 UPDATE presence SET left_at = {now} + :hold_ms, cause = :cause, last_seq = :last_seq

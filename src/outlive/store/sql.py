@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
@@ -52,7 +52,7 @@ _WORDS: dict[Dialect, dict[str, str]] = {
 }
 _MEMBER = {
     Dialect.SQLITE: r"IN (SELECT value FROM json_each(:\1))",
-    Dialect.POSTGRESQL: r"= ANY(:\1)",
+    Dialect.POSTGRESQL: r"= ANY (ARRAY(SELECT json_array_elements_text(CAST(:\1 AS json))))",
 }
 _NAME = re.compile(r"^-- name: (\w+)(?: \[(\w+)\])?\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
@@ -99,45 +99,23 @@ def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
     return tuple(part.strip() for part in body.split(";") if part.strip())
 
 
-def bind(dialect: Dialect, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a statement's parameters into what the dialect's driver takes.
+def bind(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a statement's parameters into what either driver takes: lists travel as JSON text.
 
-    Lists travel as JSON text to SQLite and as arrays to PostgreSQL; events, claims and viewers are spread
-    into one array per column there.
+    One text is cheaper to send than arrays, column by column, and both dialects unfold it.
     """
-    bound = {name: value for name, value in params.items() if name not in _SPREAD}
-    for name, spread in _SPREAD.items():
-        if name in params:
-            rows, columns = spread(params[name])
-            if dialect is Dialect.SQLITE:
-                bound[name] = json.dumps(rows)
-            else:
-                spans = zip(*rows, strict=True) if rows else ([] for _ in columns)
-                bound.update(zip(columns, map(list, spans), strict=True))
-    if dialect is Dialect.SQLITE:
-        bound = {n: json.dumps(v) if isinstance(v, list) else v for n, v in bound.items()}
-    return bound
+    return {name: _plain(value) for name, value in params.items()}
 
 
-_Table = tuple[list[tuple[Any, ...]], tuple[str, ...]]
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return json.dumps([_row(item) for item in value])
+    return value
 
 
-def _events(events: tuple[NewEvent, ...]) -> _Table:
-    rows = [(event.kind.value, event.mode, event.payload) for event in events]
-    return rows, ("kinds", "modes", "payloads")
-
-
-def _claims(claims: list[Claim]) -> _Table:
-    rows = [(claim.run_id, claim.epoch, claim.claim_token) for claim in claims]
-    return rows, ("run_ids", "epochs", "claim_tokens")
-
-
-def _viewers(viewers: Mapping[str, int]) -> _Table:
-    return list(viewers.items()), ("names", "seqs")
-
-
-_SPREAD: Mapping[str, Callable[[Any], _Table]] = {
-    "events": _events,
-    "claims": _claims,
-    "viewers": _viewers,
-}
+def _row(item: Any) -> Any:
+    if isinstance(item, NewEvent):
+        return item.kind.value, item.mode, item.payload
+    if isinstance(item, Claim):
+        return item.run_id, item.epoch, item.claim_token
+    return item

@@ -29,6 +29,8 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
 Blocks = Mapping[str, sql.Block]
 
+BLOCKS = sql.load(sql.Dialect.SQLITE)  # at import: reading a file would block an event loop
+
 BUSY_BUDGET = 5.0
 """Seconds that a write waits for another process's write; leases must be longer."""
 
@@ -50,7 +52,7 @@ class SqliteStore:
         self.hub = Hub()
         self._local = local
         self._signals = happenings or signals.Signals()
-        self._blocks = sql.load(self.dialect)
+        self._blocks = BLOCKS
         self._writer: writer.Writer | None = None
         self._tokens = TokenFiles(self.path)
         self._readers = readers
@@ -210,7 +212,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     use_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    if _empty(connection, sql.load(sql.Dialect.SQLITE)):
+    if _empty(connection, BLOCKS):
         migrate_connection(connection)
 
 
@@ -242,7 +244,7 @@ def _empty(connection: sqlite3.Connection, blocks: Blocks) -> bool:
 class _Migrating:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._blocks = sql.load(sql.Dialect.SQLITE)
+        self._blocks = BLOCKS
 
     def define(self, text: str) -> None:
         self._connection.execute(text)
@@ -290,7 +292,7 @@ def run_script(blocks: Blocks, script: Script[T], connection: sqlite3.Connection
 
 def execute(connection: sqlite3.Connection, blocks: Blocks, step: Statement) -> list[Row]:
     """Run one block: its statements in order, stopping where one that returns rows returns none."""
-    params = sql.bind(sql.Dialect.SQLITE, step.params)
+    params = sql.bind(step.params)
     statements = blocks[step.name].statements
     if len(statements) == 1:
         return [dict(row) for row in connection.execute(statements[0], params)]

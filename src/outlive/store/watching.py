@@ -17,7 +17,7 @@ def join(viewer: str, run_id: str, lease: float, last_seq: int) -> Steps[None]:
 @script(single=True)
 def keep(viewers: Mapping[str, int], lease: float) -> Steps[None]:
     """Extend the presence of live viewers (name → last seq sent) by ``lease`` seconds."""
-    yield statement("keep_presence", viewers=dict(viewers), lease_ms=millis(lease))
+    yield statement("keep_presence", viewers=list(viewers.items()), lease_ms=millis(lease))
 
 
 @script(single=True)
