@@ -76,11 +76,12 @@ class Outlive:
 
     async def __aenter__(self) -> Self:
         """Connect and start working; raises ``Misconfigured`` or ``StoreUnavailable``."""
-        for agent_name in self.registry.names:
-            bind = getattr(self.registry[agent_name], "bind", None)
-            if bind is not None:
-                await bind(self.store, self.signals)
         await self.store.open()
+        try:
+            await self._bind_agents()
+        except BaseException:
+            await self.store.close()
+            raise
         self._compose()
         await self._keeper.start()
         if self.slots:
@@ -94,6 +95,13 @@ class Outlive:
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
         self._ready = True
         return self
+
+    async def _bind_agents(self) -> None:
+        """Hand the store to every agent that keeps something in it."""
+        for name in self.registry.names:
+            bind = getattr(self.registry[name], "bind", None)
+            if bind is not None:
+                await bind(self.store, self.signals)
 
     def _compose(self) -> None:
         store, told, local = self.store, self.signals, self._local
