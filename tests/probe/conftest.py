@@ -17,6 +17,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], probe.Re
 
     @functools.cache
     def played(shape: str) -> probe.Report:
-        return probe.run(plans.booking(tmp_path_factory.mktemp(shape), shape, "stay", "leave", "return"))
+        scenarios = ("stay", "leave") if shape == "shielded" else ("stay", "leave", "return")
+        quiet = 0.7 if shape == "shielded" else 0.4  # a leak is told after half a second
+        return probe.run(plans.booking(tmp_path_factory.mktemp(shape), shape, *scenarios, quiet=quiet))
 
     return played

@@ -152,7 +152,10 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "clients": [view.as_json() for view in trace.views],
         "facts": {found.source: dict(found.facts) for found in trace.at_end if found.facts},
         "effects": {f.source: dict(f.effects) for f in trace.at_end if f.effects is not None},
-        "platform": dataclasses.asdict(finding.platform),
+        "platform": {
+            **dataclasses.asdict(finding.platform),
+            "generators_left": list(finding.platform.generators_left),
+        },
         "failures": [failure.value for failure in finding.failures],
         "server_exit": None
         if trace.exited is None

@@ -22,7 +22,7 @@ async def _numbers(pause: float) -> AsyncIterator[str]:
 async def counted(request: Request) -> Response:
     """A short stream."""
     del request
-    return StreamingResponse(_numbers(0.3), media_type="text/event-stream")
+    return StreamingResponse(_numbers(0.15), media_type="text/event-stream")
 
 
 async def leaking(request: Request) -> Response:
@@ -42,7 +42,7 @@ async def leaking(request: Request) -> Response:
 async def plain(request: Request) -> Response:
     """An answer in one piece, after a while."""
     del request
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(0.6)
     return JSONResponse({"done": True})
 
 

@@ -62,7 +62,11 @@ def _last(hook: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def _note(what: str, key: int, generator: Any, request: str | None) -> None:
     name, whose = generator.__qualname__, owner(generator)
-    tape.note(f"generator.{what}", name=name, owner=whose, of=request, key=f"{os.getpid()}-{key}")
+    tape.note(f"generator.{what}", name=name, owner=whose, of=request, key=_named(key))
+
+
+def _named(key: int) -> str:
+    return f"{os.getpid()}-{key}"
 
 
 def owner(generator: Any) -> str:
@@ -88,7 +92,7 @@ def _watch() -> None:
 
 def _look(key: int, generator: Any, request: str | None) -> None:
     if generator is None or generator.ag_frame is None:
-        _forget(key, generator, request)
+        _forget(key)
     elif generator.ag_running:
         _suspended.pop(key, None)
     elif time.monotonic() - _suspended.setdefault(key, time.monotonic()) > LEFT_AFTER and key not in _noted:
@@ -96,9 +100,9 @@ def _look(key: int, generator: Any, request: str | None) -> None:
         _note("idle", key, generator, request)
 
 
-def _forget(key: int, generator: Any, request: str | None) -> None:
-    if key in _noted and generator is not None:
-        _note("closed", key, generator, request)
+def _forget(key: int) -> None:
+    if key in _noted:
+        tape.note("generator.closed", key=_named(key))
     _open.pop(key, None)
     _suspended.pop(key, None)
     _noted.discard(key)

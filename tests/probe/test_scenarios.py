@@ -1,0 +1,109 @@
+"""What else clients and operators do: resets, half-closes, vanishing, double clicks, signals."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from outlive import probe
+from probe import plans
+
+SCENARIOS = (
+    "stay",
+    "leave-rst",
+    "leave-half-close",
+    "leave-early",
+    "double-click",
+    "reconnect",
+    "sigterm",
+    "sigkill",
+)
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All of them on the inline handler."""
+    directory = tmp_path_factory.mktemp("inline")
+    report = probe.run(plans.booking(directory, "inline", *SCENARIOS, quiet=0.4)).as_json()
+    assert report["skipped"] == {}
+    return {scenario["name"]: scenario for scenario in report["scenarios"]}
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, dict[str, Any]]:
+    """Some of them on a short stream."""
+    scenarios = ("stay", "slow", *(["leave-vanish"] if sys.platform == "linux" else []))
+    report = probe.run(plans.counting("/counted", *scenarios, pause=0.4, quiet=0.4)).as_json()
+    return {scenario["name"]: scenario for scenario in report["scenarios"]}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("way", ["leave-rst", "leave-half-close"])
+def test_a_reset_and_half_a_close_count_as_leaving(inline: dict[str, dict[str, Any]], way: str) -> None:
+    assert inline[way]["outcome"] == "stops"
+    assert inline[way]["platform"]["exception"] == "CancelledError"
+
+
+def test_leaving_before_the_first_chunk_leaves_nothing_done(inline: dict[str, dict[str, Any]]) -> None:
+    early = inline["leave-early"]
+    assert early["clients"][0]["chunks"] == []
+    assert early["clients"][0]["ended"] == "left by fin"
+    assert early["outcome"] in {"stops", "partial"}  # by the clock: the first node may just have been done
+    assert early["executed"].get("finish") is None
+
+
+def test_a_double_click_charges_twice_and_forks_the_thread(inline: dict[str, dict[str, Any]]) -> None:
+    double = inline["double-click"]
+    assert double["executed"]["charge"] == 2
+    assert double["repeated"] == ["charge"]
+    assert {"duplicate-effects", "forks"} <= set(double["failures"])
+    assert double["recorded"]["steps_on_head"].count("charge") == 1
+
+
+def test_a_client_that_reconnects_by_posting_again_is_charged_again(
+    inline: dict[str, dict[str, Any]],
+) -> None:
+    assert inline["reconnect"]["verdict"][0] == "A client that reconnects by itself repeats: charge."
+
+
+def test_uvicorn_waits_for_an_open_stream_at_sigterm(inline: dict[str, dict[str, Any]]) -> None:
+    terminated = inline["sigterm"]
+    assert terminated["server_exit"]["in_time"] is True
+    assert terminated["outcome"] == "completes"
+    assert terminated["clients"][0]["ended"] == "complete"
+
+
+def test_a_killed_server_leaves_the_thread_torn_and_the_next_message_repeats(
+    inline: dict[str, dict[str, Any]],
+) -> None:
+    killed = inline["sigkill"]
+    assert killed["outcome"] == "stops"
+    assert killed["clients"][0]["ended"].startswith("broken")
+    assert killed["recorded_before_return"]["position"] == "torn"
+    assert killed["repeated"] == ["charge"]
+    assert killed["executed"]["finish"] == 1  # the restarted service served the returning user
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a socket drop what arrives")
+def test_a_client_that_vanishes_without_a_fin_is_not_missed(counted: dict[str, dict[str, Any]]) -> None:
+    vanished = counted["leave-vanish"]
+    assert vanished["outcome"] == "completes"
+    assert vanished["platform"]["exception"] is None
+    assert len(vanished["clients"][0]["chunks"]) == 2
+    assert counted["stay"]["clients"][0]["last_event_id"] == "5"
+
+
+def test_a_reader_that_pauses_gets_everything(counted: dict[str, dict[str, Any]]) -> None:
+    assert len(counted["slow"]["clients"][0]["chunks"]) == 6
+
+
+def test_an_upstream_that_nobody_closes_is_a_leak() -> None:
+    plan = plans.counting(
+        "/leaking", "stay", "leave", app="counting:create()", fail_on=(probe.Failure.LEAKS,)
+    )
+    report = probe.run(plan)
+    left = report.as_json()["scenarios"][1]
+    assert left["platform"]["generators_left"] == ["_numbers (still open)"]
+    assert report.exit_code(plan) == 2

@@ -1,0 +1,76 @@
+"""The same service under the servers that people deploy, and what each platform does by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlive import probe
+from outlive.probe import nginx
+from probe import plans
+
+
+@pytest.mark.parametrize(
+    ("server", "spec", "outcome"),
+    [
+        (probe.Server.GRANIAN, "2.3", "stops"),
+        (probe.Server.HYPERCORN, "2.1", "stops"),
+        # Its own grace of three seconds is longer than what was left of the stream.
+        (probe.Server.GUNICORN, "2.4", "completes"),
+    ],
+)
+def test_each_server_announces_its_spec_and_decides_what_leaving_means(
+    server: probe.Server, spec: str, outcome: str
+) -> None:
+    report = probe.run(plans.counting("/counted", "stay", "leave", server=server, quiet=0.4)).as_json()
+    assert report["asgi"]["spec_version"] == spec
+    assert report["outcome"] == outcome
+
+
+@pytest.fixture(scope="module")
+def plain() -> probe.Report:
+    """An endpoint that does not stream, with the platform's own answers."""
+    return probe.run(plans.counting("/plain", "stay", "leave-early", platform=True, quiet=0.4))
+
+
+@pytest.mark.timeout(120)
+def test_the_platform_is_told_apart_from_the_handler(plain: probe.Report) -> None:
+    facts = plain.as_json()["platform"]
+    stream = facts["stream"]
+    assert stream["exception"] == "CancelledError"
+    assert stream["steps_after_close"] == 0
+    assert stream["finally_await_finished"] is False
+    assert stream["background_task_ran"] is True
+    assert facts["is_disconnected"]["alone"].startswith("True ")
+    assert facts["is_disconnected"]["behind_middleware"] == "never True"
+    assert facts["is_disconnected"]["watched"].startswith("5 of 5")
+    assert facts["yield_dependency"].startswith("left cleanly")
+
+
+def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(plain: probe.Report) -> None:
+    stayed, left = plain.as_json()["scenarios"]
+    assert (stayed["outcome"], left["outcome"]) == (None, "completes")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(nginx.binary() is None, reason=nginx.ABSENT)
+def test_a_proxy_that_ignores_aborts_delays_the_cancellation() -> None:
+    behind = probe.run(plans.counting("/plain", "stay", nginx=True)).as_json()["behind_nginx"]
+    assert behind["defaults"]["steps_after_close"] == 0
+    assert behind["proxy_ignore_client_abort on"]["steps_after_close"] >= 1
+
+
+def test_without_nginx_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTLIVE_PROBE_NGINX", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert nginx.binary() is None
+    with (
+        pytest.raises(probe.PlanError, match="nginx is not installed"),
+        nginx.proxy("http://127.0.0.1:1", ""),
+    ):
+        pass
+
+
+def test_an_application_that_cannot_be_imported_is_an_error_with_the_servers_words() -> None:
+    plan = probe.Plan(target=probe.Target(app="nowhere:app", directory=plans.SERVICES))
+    with pytest.raises(probe.PlanError, match="No module named 'nowhere'"):
+        probe.run(plan)
