@@ -68,6 +68,8 @@ class Worker:
         self._driving[task] = run
         task.add_done_callback(self._ended)
         self._around.happenings.emit(signals.RunClaimed(run_id=run.run_id, epoch=run.epoch))
+        # The attempt is in the log already; an agent that is silent at first would leave it untold.
+        self._around.store.announce(wakeup.run_topic(run.run_id), wakeup.thread_topic(run.thread_id))
         if self._closing:
             held.end(lease.Halt.SHUTDOWN)
 
