@@ -80,6 +80,8 @@ class Commands:
         declared = policy or self._registry[agent].policy
         for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
             check_name(field, text)
+        if key == "":  # what a client sends that forgot its key, and every such client sends the same
+            raise errors.InvalidInput("key is empty.", field="key")
         new = Submission(
             run_id=self._local.new_id(),
             tenant=tenant,

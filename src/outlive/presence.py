@@ -45,12 +45,18 @@ class Presence:
         self._store = store
         self._signals = happenings
         self._viewers: dict[str, Viewer] = {}
+        self._joining: dict[Viewer, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self, viewer: Viewer) -> None:
-        """Record that a viewer watches; one whom a submit already recorded goes on."""
+    async def join(self, viewer: Viewer, *, recorded: bool = False) -> None:
+        """Record that a viewer watches; ``recorded`` says that the submit of the run just did."""
         self._viewers[viewer.name] = viewer
-        await self._store.write(watching.join(viewer.name, viewer.run_id, LEASE, viewer.seen))
+        if recorded:
+            return
+        step = watching.join(viewer.name, viewer.run_id, LEASE, viewer.seen)
+        joining = self._joining[viewer] = self._spawn(self._store.write(step))
+        joining.add_done_callback(lambda _: self._joining.pop(viewer, None))
+        await asyncio.shield(joining)
 
     def leave(self, viewer: Viewer, cause: Left) -> None:
         """Record that a viewer left, in a task of its own: the caller is often being cancelled.
@@ -62,6 +68,9 @@ class Presence:
 
     async def _leave(self, viewer: Viewer, cause: Left) -> None:
         hold = HOLD if cause is Left.OURS else 0.0
+        if (joining := self._joining.get(viewer)) is not None:
+            # Cut off while joining: left before it had joined, a viewer would stay until its lease ran out.
+            await asyncio.wait({joining})
         try:
             await self._store.write(watching.leave(viewer.name, cause.value, viewer.seen, hold))
         except errors.Unavailable as failure:
@@ -69,10 +78,11 @@ class Presence:
             self._signals.emit(signals.BackgroundFailed(duty="leaving", error=str(failure)))
         self._store.announce(wakeup.VIEWERS)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def run(self) -> None:
         """Extend the presence of live viewers for ever."""
