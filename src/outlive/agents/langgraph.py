@@ -1,0 +1,244 @@
+"""Makes an agent of a LangGraph graph.
+
+Decides where the graph's checkpoints go, what of its stream is recorded, and how it stops and drains.  What
+it is called with is in ``graph_call``, how it ended in ``graph_end``; what follows is ``execution``'s.
+
+Every attempt at a run, and every continuation of the same intent, calls the graph with one run id, the
+chain's: LangGraph then resumes from the chain's last checkpoint instead of starting over with the input.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+
+from outlive import agents, errors, signals
+from outlive.agents import fenced_saver, graph_call, graph_end
+from outlive.agents.position import Graph, position_of
+from outlive.agents.position import Position as Position
+from outlive.agents.undeclared import Undeclared
+from outlive.model import Claim
+from outlive.policy import RunPolicy
+from outlive.store import sql
+
+MODES = ("updates", "values", "messages", "custom")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Savers:
+    """Makes the savers of one agent's attempts."""
+
+    checkpoints: fenced_saver.Checkpoints
+    happenings: signals.Signals
+    serde: SerializerProtocol | None = None
+
+    def saver(self, claim: Claim | None) -> fenced_saver.FencedSaver:
+        """Return a saver bound to ``claim``; None: one that only reads."""
+        return fenced_saver.FencedSaver(self.checkpoints, claim, self.happenings, serde=self.serde)
+
+
+class LangGraphAgent:
+    """An agent whose runs are runs of a compiled graph, which is used as a copy and never changed.
+
+    Each item of the graph's stream becomes a chunk: ``data`` as LangGraph gives it, ``mode`` the stream mode,
+    followed for a subgraph by its namespace (``updates|node:task|inner:task``).  ``modes`` are the ones that
+    are recorded; ``subgraphs`` False leaves the subgraphs' items out.
+
+    ``input``, ``config`` and ``context`` make the graph's input, its config and its runtime context of the
+    run; by default they are the run's input (``{"command": {"resume": value}}`` answers an interrupt) and
+    the entries ``config`` and ``context`` of the run's metadata.
+
+    ``checkpointer`` ``"fenced"`` keeps checkpoints beside the runs, written under the fence; ``"own"`` uses
+    the graph's own saver, which the fence can protect only as best it can.  ``serde`` replaces LangGraph's
+    serialiser of checkpoints.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        graph: Graph,
+        *,
+        policy: RunPolicy,
+        modes: Sequence[str] = MODES,
+        subgraphs: bool = True,
+        input: graph_call.Make | None = None,  # noqa: A002 - LangGraph's name
+        config: graph_call.Make | None = None,
+        context: graph_call.Make | None = None,
+        checkpointer: Literal["fenced", "own"] = "fenced",
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        self.name = name
+        self.policy = policy
+        self.graph = graph
+        self._modes = frozenset(modes)
+        self._subgraphs = subgraphs
+        self._maker = graph_call.Maker(input=input, config=config, context=context)
+        self._own = _own_saver(name, graph) if checkpointer == "own" else None
+        self._serde = serde or (self._own.serde if self._own else None)
+        self._savers: Savers | None = None
+
+    # ------------------------------------------------------------ binding
+
+    async def bind(self, store: Any, happenings: signals.Signals) -> None:
+        """Take ``store``, which must be open, for this agent's checkpoints.  Called once, before any run.
+
+        Raises ``SchemaMismatch`` if PostgreSQL lacks the checkpoint tables; SQLite gets them here.
+        """
+        if self._own is not None:
+            checkpoints: fenced_saver.Checkpoints = fenced_saver.Elsewhere(self._own, store)
+        else:
+            checkpoints = await _beside_the_runs(store)
+        self._savers = Savers(checkpoints=checkpoints, happenings=happenings, serde=self._serde)
+
+    def _saver(self, claim: Claim | None) -> fenced_saver.FencedSaver:
+        if self._savers is None:
+            raise errors.NotReady(
+                f"Agent {self.name!r} is bound to no store.", hint="Call bind() with an open store first."
+            )
+        return self._savers.saver(claim)
+
+    def _with(self, saver: fenced_saver.FencedSaver) -> Graph:
+        # Not ``graph.copy``: it forgets which types the graph's checkpoints may hold.
+        graph = copy.copy(self.graph)
+        graph.checkpointer = saver
+        return graph
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def reading(self) -> Graph:
+        """The graph over its checkpoints, to read states by internal thread id; it cannot write."""
+        return self._with(self._saver(None))
+
+    async def position(self, thread_id: str) -> Position:
+        """Tell where a thread stands, by its internal id."""
+        graph = self.reading
+        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        return await position_of(graph, await graph.aget_state(config, subgraphs=True))
+
+    # ------------------------------------------------------------ running
+
+    async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
+        """Drive one attempt.  Every checkpoint write that has begun is over before this generator is."""
+        saver = self._saver(context.claim)
+        graph = self._with(saver)
+        undeclared = Undeclared(graph)
+        call = self._maker.call(context, undeclared)
+        if call.ignored:
+            named = ", ".join(call.ignored)
+            yield agents.Note(
+                code="config_ignored", message=f"Not the caller's to set, and ignored: {named}."
+            )
+        ready: graph_call.Call | agents.Outcome = call
+        if context.attempt > 1 or context.run.continues is not None:
+            ready = await graph_call.taken_up(graph, context, call)
+        if isinstance(ready, agents.Outcome):
+            yield ready
+            return
+        ending = graph_end.Ending(graph)
+        last: agents.Outcome | agents.Drained | None = None
+        try:
+            async with aclosing(_items(graph, ready, context, saver, self._modes)) as items:
+                async for namespace, mode, data in items:
+                    ending.see(namespace, mode, data)
+                    if mode in self._modes and (self._subgraphs or not namespace):
+                        yield agents.Chunk(mode="|".join((mode, *namespace)), data=data)
+                    for note in undeclared.take():
+                        yield note
+        except GraphDrained:
+            last = agents.Drained()
+        finally:
+            await saver.settled()
+        saver.check()
+        for note in undeclared.take():
+            yield note
+        yield last or ending.outcome()
+
+
+Item = tuple[tuple[str, ...], str, Any]
+"""Namespace, mode and data of one item of a graph's stream."""
+
+
+def _items(
+    graph: Graph,
+    call: graph_call.Call,
+    context: agents.Context,
+    saver: fenced_saver.FencedSaver,
+    modes: frozenset[str],
+) -> AsyncGenerator[Item, None]:
+    # Values and updates are always asked for: they tell how the graph ended.
+    items = graph.astream(
+        call.input,
+        call.config,
+        context=call.context,
+        stream_mode=cast("Any", sorted(modes | {"values", "updates"})),
+        subgraphs=True,
+        durability=context.run.policy.durability.value,
+        control=_Control(context, saver),
+    )
+    return cast("AsyncGenerator[Item, None]", items)
+
+
+class _Control(RunControl):
+    """Lets the graph go no further than the running step once the process drains or the run is lost."""
+
+    __slots__ = ("_context", "_saver")
+
+    def __init__(self, context: agents.Context, saver: fenced_saver.FencedSaver) -> None:
+        super().__init__()
+        self._context = context
+        self._saver = saver
+
+    @property
+    def drain_requested(self) -> bool:
+        """True once no further step may begin."""
+        return self._context.draining.is_set() or self._saver.refused or super().drain_requested
+
+
+# ---------------------------------------------------------------- where checkpoints live
+
+
+def _own_saver(name: str, graph: Graph) -> BaseCheckpointSaver[Any]:
+    if not isinstance(graph.checkpointer, BaseCheckpointSaver):
+        raise errors.Misconfigured(
+            f"The graph of agent {name!r} has no checkpointer of its own.",
+            hint="Compile it with one, or leave checkpointer out to keep checkpoints beside the runs.",
+        )
+    return graph.checkpointer
+
+
+async def _beside_the_runs(store: Any) -> fenced_saver.Checkpoints:
+    dialect: sql.Dialect = store.dialect
+    match dialect:
+        case sql.Dialect.SQLITE:
+            module = _import("saver_sqlite")
+            await store.in_writer(module.setup_sqlite)
+            checkpoints: fenced_saver.Checkpoints = module.SqliteCheckpoints(store)
+        case sql.Dialect.POSTGRESQL:
+            module = _import("saver_postgres")
+            await module.check_postgres(store)
+            checkpoints = module.PostgresCheckpoints(store)
+        case _:
+            assert_never(dialect)
+    return checkpoints
+
+
+def _import(name: str) -> Any:
+    # By name, so that nobody needs the driver of a database that he does not use.
+    try:
+        return importlib.import_module(f"outlive.agents.{name}")
+    except ImportError as missing:
+        raise errors.Misconfigured(
+            "LangGraph's saver for this database is not installed.",
+            hint="Run: pip install 'outlive[langgraph,postgres]'",
+        ) from missing
