@@ -128,9 +128,10 @@ class _Native:
 
     def _answer(self, run: Run, admitted: Admitted, viewer: str | None, after: int = 0) -> Response:
         headers = _links(run) | {"Outlive-Admitted": admitted.value}
-        if viewer is not None:
-            return stream(self.outlive, run, after=after, viewer=viewer, headers=headers)
         fresh = admitted in (Admitted.CREATED, Admitted.CONTINUED)
+        if viewer is not None:
+            recorded = viewer if fresh else None
+            return stream(self.outlive, run, after=after, viewer=recorded, headers=headers)
         return JSONResponse(run.public() | {"admitted": admitted.value}, 201 if fresh else 200, headers)
 
     async def index(
@@ -212,7 +213,7 @@ def stream(
     """Return a response that streams a run's events after ``after``, for any handler of yours.
 
     The handler has authenticated its caller and read ``run`` with the caller's tenant.  While the stream is
-    open the run counts as watched; ``viewer`` continues the presence that a submit began.
+    open the run counts as watched; ``viewer`` names the viewer that a submit of this very run recorded.
     """
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=after)
 
@@ -220,7 +221,7 @@ def stream(
         outlive.presence.leave(present, _LEFT.get(how, presence.Left.OURS))
 
     return sse.EventStream(
-        _frames(outlive, present),
+        _frames(outlive, present, recorded=viewer is not None),
         shutdown=outlive.shutdown,
         rotate_after=rotate,
         on_close=closed,
@@ -235,8 +236,10 @@ _LEFT = {
 }
 
 
-async def _frames(outlive: Outlive, present: presence.Viewer) -> AsyncGenerator[bytes, None]:
-    await outlive.presence.join(present)
+async def _frames(
+    outlive: Outlive, present: presence.Viewer, *, recorded: bool
+) -> AsyncGenerator[bytes, None]:
+    await outlive.presence.join(present, recorded=recorded)
     events = subscription.follow(outlive.store, present.run_id, after=present.seen)
     async with aclosing(events):
         async for event in events:

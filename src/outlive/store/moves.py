@@ -12,6 +12,7 @@ Locks: the thread's row first, then the run's, then the rest.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -51,9 +52,6 @@ def submit(new: Submission, offer: Offer | None) -> Steps[Submitted]:
     Raises ``KeyConflict``, ``ThreadBusy``.  With an ``offer`` the run goes straight to running when
     nothing on its thread or in the queue stands before it.
     """
-    repeated = yield from steps.own(new.run_id)
-    if repeated is not None:
-        return _again(repeated, new, offer)
     before: Run | None = None
     if new.key is not None:
         before = yield from _take_key(new, new.key)
@@ -115,21 +113,37 @@ def _keyed(new: Submission, key: str) -> Steps[Run | None]:
 
 def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[Submitted]:
     external = before.thread if before else (new.thread or new.run_id)
-    place = (yield statement("enter_thread", thread_id=new.run_id, tenant=new.tenant, thread=external))[0]
-    live = yield statement("live_runs", thread_id=place["thread_id"])
-    decision = admission.admit(
-        [admission.LiveRun(run_id=row["run_id"], state=State(row["state"])) for row in live], new.policy
-    )
+    fresh = _thread_id(new)
+    place = (yield statement("enter_thread", thread_id=fresh, tenant=new.tenant, thread=external))[0]
+    rows = yield statement("live_runs", thread_id=place["thread_id"])
+    live = [
+        admission.LiveRun(run_id=row["run_id"], state=State(row["state"]))
+        for row in rows
+        if row["run_id"] != new.run_id
+    ]
+    decision = admission.admit(live, new.policy)
     if isinstance(decision, admission.Reject):
-        raise errors.ThreadBusy(run_id=decision.run_id)
-    yield statement("insert_run", **_columns(new, before, place))
+        repeated = yield from steps.own(new.run_id)
+        if repeated is None:
+            raise errors.ThreadBusy(run_id=decision.run_id)
+        return _again(repeated, new, offer)
+    taking = offer if decision.at_once and new.not_before is None else None
+    inserted = yield statement("insert_run", **_columns(new, before, place), **_claim_columns(taking))
+    if not inserted:
+        return _again((yield from steps.known(new.run_id)), new, offer)
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
     if new.viewer is not None:
         yield statement("join", viewer=new.viewer, run_id=new.run_id, lease_ms=VIEWER_LEASE_MS, last_seq=0)
-    if offer is not None and decision.at_once and new.not_before is None and new.agent in offer.agents:
-        yield from _start_at_once(new.run_id, place["thread_id"], offer)
-    return _again((yield from steps.known(new.run_id)), new, offer)
+    run = Run.from_row({**inserted[0], "thread": external})
+    if run.state is State.RUNNING:
+        run = yield from steps.open_attempt(run, millis(offer.lease if offer else 0))
+    return _again(run, new, offer)
+
+
+def _thread_id(new: Submission) -> str:
+    """The internal id of the thread that this submit may create: the same at each repeat, nobody else's."""
+    return hashlib.sha256(f"{new.tenant}/{new.run_id}".encode()).hexdigest()[:32]
 
 
 def _columns(new: Submission, before: Run | None, place: Row) -> dict[str, object]:
@@ -152,10 +166,14 @@ def _columns(new: Submission, before: Run | None, place: Row) -> dict[str, objec
     }
 
 
-def _start_at_once(run_id: str, thread_id: str, offer: Offer) -> Steps[None]:
-    waiting = yield statement("older_claimable", agents=list(offer.agents), run_id=run_id)
-    if not waiting:
-        yield from steps.claim_one(run_id, thread_id, offer)
+def _claim_columns(offer: Offer | None) -> dict[str, object]:
+    """What a run that starts at once gets; without an offer no agent matches and the run is queued."""
+    return {
+        "agents": list(offer.agents) if offer else [],
+        "claim_token": offer.claim_token if offer else None,
+        "worker": offer.worker if offer else None,
+        "lease_ms": millis(offer.lease) if offer else 0,
+    }
 
 
 @script()
@@ -219,8 +237,8 @@ def append(holder: Claim, batch: Sequence[NewEvent], expected: int, lease: float
             stop_reason=Reason(rows[0]["stop_reason"]) if rows[0]["stop_reason"] else None,
         )
     run = yield from steps.own(holder.run_id)
-    ours = batch and _mine(run, holder) and (yield from steps.already_stored(holder, batch, expected))
-    if ours and run is not None and run.last_seq == expected + len(batch):
+    ours = batch and _mine(run, holder) and (yield from steps.already_stored(holder.run_id, batch, expected))
+    if ours and run is not None:
         return Appended(
             last_seq=run.last_seq,
             stop_requested=run.stop_requested_at is not None,
@@ -261,8 +279,9 @@ def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = F
     if rows:
         return
     run = yield from steps.own(holder.run_id)
+    events = (*verdict.tail, steps.end_event(verdict))
     ours = _mine(run, holder, verdict.state, step)
-    if not ours or run is None or run.last_seq != expected + len(verdict.tail) + 1:
+    if not (ours and (yield from steps.already_stored(holder.run_id, events, expected))):
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
 
 

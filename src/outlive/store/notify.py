@@ -26,6 +26,8 @@ CHANNEL = "outlive"
 MOST_BYTES = 7_000
 """PostgreSQL refuses a NOTIFY payload of 8000 bytes or more."""
 PROBE = "probe:"
+COALESCE_SECONDS = 0.005
+"""Seconds between two notifications of one process; what gathers meanwhile travels together."""
 PROBE_SECONDS = 2.0
 POLL_WITHOUT_HINTS = 0.1
 RECONNECT_SECONDS = 0.5
@@ -52,6 +54,7 @@ class Direct:
         self._blocks = blocks
         self._hub = hub
         self._signals = happenings
+        self._me = secrets.token_hex(8)
         self._workers: set[str] = set()
         self._held: set[str] = set()
         self._listener: Connection | None = None
@@ -175,8 +178,9 @@ class Direct:
             # A connection whose peer vanished without FIN stays silent; the probe finds that out.
             async with aclosing(self._listener.notifies(timeout=PROBE_EVERY)) as notes:
                 async for note in notes:
-                    if not note.payload.startswith(PROBE):
-                        self._hub.wake(note.payload.split(" "))
+                    sender, *topics = note.payload.split(" ")
+                    if sender != self._me:  # our own waiters were woken when the hint was given
+                        self._hub.wake(topics)
             async with self._speaking:
                 if not await self._probe():
                     raise psycopg.OperationalError("the probe did not come back")
@@ -202,25 +206,26 @@ class Direct:
             topics, self._pending = self._pending, set()
             try:
                 async with self._speaking:
-                    for payload in _payloads(topics):
+                    for payload in _payloads(self._me, topics):
                         if self._speaker is not None:
                             await self._run(self._speaker, "notify", channel=CHANNEL, payload=payload)
+                await asyncio.sleep(COALESCE_SECONDS)
             except _BROKEN:
                 # A lost hint costs a poll interval; the listener sees the dead connection and re-opens both.
                 self._hub.poll = min(self._hub.poll, POLL_WITHOUT_HINTS)
 
 
-def _payloads(topics: Iterable[str]) -> list[str]:
-    payloads = [""]
+def _payloads(sender: str, topics: Iterable[str]) -> list[str]:
+    payloads = [sender]
     for topic in topics:
-        longer = f"{payloads[-1]} {topic}".strip()
+        longer = f"{payloads[-1]} {topic}"
         if len(topic.encode()) > MOST_BYTES:
             continue  # whoever waits for it polls
         if len(longer.encode()) > MOST_BYTES:
-            payloads.append(topic)
+            payloads.append(f"{sender} {topic}")
         else:
             payloads[-1] = longer
-    return [payload for payload in payloads if payload]
+    return [payload for payload in payloads if payload != sender]
 
 
 async def _connect(dsn: str) -> Connection:

@@ -29,25 +29,37 @@ SELECT run_id, state FROM runs
 WHERE thread_id = :thread_id AND state IN ('queued', 'running')
 ORDER BY pos
 
--- name: older_claimable
--- Somebody else's run waits for the same slot: taking it at once would let a busy submitter starve it.
--- A run that waits for its own thread does not count: no slot would help it.
-SELECT 1 AS found FROM runs r
-WHERE r.state = 'queued' AND r.run_id <> :run_id AND r.agent {in:agents}
-    AND (r.not_before IS NULL OR r.not_before <= {now})
-    AND NOT EXISTS (
-        SELECT 1 FROM runs o
-        WHERE o.thread_id = r.thread_id AND o.state IN ('queued', 'running')
-            AND (o.state = 'running' OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
-LIMIT 1
-
 -- name: insert_run
+-- The run goes straight to running if this process offers a slot for its agent and nobody else's run waits
+-- for one: taking the slot then would let a busy submitter starve the queue.  A run that waits for its own
+-- thread does not count: no slot would help it.
 INSERT INTO runs (
-    run_id, tenant, thread_id, agent, state, epoch, pos, not_before, input, metadata, policy,
-    on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at)
-VALUES (
-    :run_id, :tenant, :thread_id, :agent, 'queued', 0, :pos, :not_before, :input, :metadata, :policy,
-    :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now})
+    run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy,
+    on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
+    state, epoch, claim_token, worker, lease_until, renewed_at, started_at)
+SELECT
+    :run_id, :tenant, :thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
+    :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+    CASE WHEN start.now THEN 'running' ELSE 'queued' END,
+    CASE WHEN start.now THEN 1 ELSE 0 END,
+    CASE WHEN start.now THEN :claim_token END,
+    CASE WHEN start.now THEN :worker END,
+    CASE WHEN start.now THEN {now} + :lease_ms END,
+    CASE WHEN start.now THEN {now} END,
+    CASE WHEN start.now THEN {now} END
+FROM (
+    SELECT :agent {in:agents} AND NOT EXISTS (
+        SELECT 1 FROM runs r
+        WHERE r.state = 'queued' AND r.agent {in:agents} AND (r.not_before IS NULL OR r.not_before <= {now})
+            AND NOT EXISTS (
+                SELECT 1 FROM runs o
+                WHERE o.thread_id = r.thread_id AND o.state IN ('queued', 'running')
+                    AND (o.state = 'running'
+                        OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
+    ) AS now) AS start
+WHERE true
+ON CONFLICT (run_id) DO NOTHING
+RETURNING *
 
 -- ------------------------------------------------------------------ command: stop
 
@@ -121,7 +133,7 @@ WHERE state = 'running' AND run_id {in:run_ids}
 UPDATE runs SET
     last_seq = last_seq + :count, renewed_at = {now}, lease_until = max(lease_until, {now} + :lease_ms)
 WHERE {fence} AND last_seq = :expected
-RETURNING last_seq, stop_requested_at, stop_reason;
+RETURNING last_seq, lease_until, stop_requested_at, stop_reason;
 UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq;
 INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
@@ -139,7 +151,7 @@ WITH locked AS MATERIALIZED (
         lease_until = greatest(lease_until, {now} + :lease_ms)
     FROM locked
     WHERE runs.thread_id = locked.thread_id AND {fence} AND last_seq = :expected
-    RETURNING runs.thread_id, runs.last_seq, stop_requested_at, stop_reason
+    RETURNING runs.thread_id, runs.last_seq, lease_until, stop_requested_at, stop_reason
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + :count
     FROM run WHERE threads.thread_id = run.thread_id
@@ -151,11 +163,12 @@ WITH locked AS MATERIALIZED (
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
-SELECT run.last_seq, run.stop_requested_at, run.stop_reason, thread.thread_seq FROM run, thread
+SELECT run.last_seq, run.lease_until, run.stop_requested_at, run.stop_reason FROM run, thread
 
 -- name: finish
 -- The one statement that ends a run: state, reason, result and end event together.  Settle proves its
--- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.
+-- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.  A raised epoch
+-- is the end event's alone: what the holder wrote before it was written under the epoch that it held.
 UPDATE runs SET
     state = :state, reason = :reason, output = :output, error = :error,
     error_detail = :detail, ended_at = {now},
@@ -168,7 +181,8 @@ RETURNING last_seq AS thread_seq;
 INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
 SELECT :run_id, :expected + 1 + e.key, :thread_id,
     (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
-    :epoch + :raise, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+    :epoch + CASE WHEN e.key = :count - 1 THEN :raise ELSE 0 END,
+    e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
 FROM json_each(:events) AS e
 
 -- name: finish [postgresql]
@@ -192,7 +206,8 @@ WITH locked AS MATERIALIZED (
 ), stored AS (
     INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
     SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
-        run.epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+        :epoch + CASE WHEN e.n = :count THEN :raise ELSE 0 END,
+        e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )

@@ -5,11 +5,12 @@ Like the moves themselves these are generators of statements; each assumes the l
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 
 from outlive import errors, failpoints
-from outlive.model import Claim, EventKind, NewEvent, Offer, Run, Verdict, millis
+from outlive.model import Claim, EventKind, NewEvent, Offer, Row, Run, Verdict, millis
 from outlive.states import State
 from outlive.store.script import Statement, Steps, statement
 
@@ -50,13 +51,24 @@ def claim_one(run_id: str, thread_id: str, offer: Offer) -> Steps[bool]:
     if not rows:
         return False
     holder = Claim(run_id=run_id, thread_id=thread_id, epoch=rows[0]["epoch"], claim_token=offer.claim_token)
+    yield from _open(holder, rows[0]["last_seq"], millis(offer.lease))
+    return True
+
+
+def open_attempt(run: Run, lease_ms: int) -> Steps[Run]:
+    """Open the attempt of a run that has just been claimed in its log; returns the run as it is then."""
+    row = yield from _open(run.claim, run.last_seq, lease_ms)
+    return dataclasses.replace(run, last_seq=row["last_seq"], lease_until=row["lease_until"] / 1000)
+
+
+def _open(holder: Claim, last_seq: int, lease_ms: int) -> Steps[Row]:
     opening = NewEvent(kind=EventKind.ATTEMPT, payload=json.dumps({"epoch": holder.epoch}))
-    stored = yield append_to(holder, (opening,), rows[0]["last_seq"], millis(offer.lease))
+    stored = yield append_to(holder, (opening,), last_seq, lease_ms)
     if not stored:
         # The lease was over before the attempt was in the log: without this the run would be driven and
         # its log would never say so.
-        raise errors.Fenced(LATE, run_id=run_id)
-    return True
+        raise errors.Fenced(LATE, run_id=holder.run_id)
+    return stored[0]
 
 
 def append_to(holder: Claim, batch: Sequence[NewEvent], expected: int, lease_ms: int) -> Statement:
@@ -74,11 +86,11 @@ def append_to(holder: Claim, batch: Sequence[NewEvent], expected: int, lease_ms:
     )
 
 
-def already_stored(holder: Claim, batch: Sequence[NewEvent], expected: int) -> Steps[bool]:
-    """Say whether exactly ``batch`` stands in the log after ``expected``, written under this claim."""
-    rows = yield statement("events_after", run_id=holder.run_id, after=expected, limit=len(batch))
-    found = [(row["epoch"], row["kind"], row["mode"], row["payload"]) for row in rows]
-    return found == [(holder.epoch, event.kind.value, event.mode, event.payload) for event in batch]
+def already_stored(run_id: str, batch: Sequence[NewEvent], expected: int) -> Steps[bool]:
+    """Say whether exactly ``batch``, and nothing more, stands in the log after ``expected``."""
+    rows = yield statement("events_after", run_id=run_id, after=expected, limit=len(batch) + 1)
+    found = [(row["kind"], row["mode"], row["payload"]) for row in rows]
+    return found == [(event.kind.value, event.mode, event.payload) for event in batch]
 
 
 def finish(run: Run, verdict: Verdict, *, source: State, step: int = 0) -> Steps[None]:
