@@ -1,0 +1,156 @@
+"""Evidence, read from real files and databases that somebody else wrote."""
+
+from __future__ import annotations
+
+import json
+import operator
+import pathlib
+import sqlite3
+from collections import Counter
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import interrupt
+
+from outlive import probe
+from outlive.probe import evidence
+from outlive.probe.evidence import checkpoints, effect_log, sql
+from outlive.probe.evidence.found import Position, Record
+
+
+class State(TypedDict):
+    done: Annotated[list[str], operator.add]
+
+
+def _node(name: str) -> Any:
+    return lambda _: {"done": [name]}
+
+
+def _diamond(saver: SqliteSaver, **options: Any) -> Any:
+    builder = StateGraph(State)
+    for name in ("start", "left", "right", "join"):
+        builder.add_node(name, _node(name))
+    builder.add_edge(START, "start")
+    builder.add_edge("start", "left")
+    builder.add_edge("start", "right")
+    builder.add_edge(["left", "right"], "join")
+    builder.add_edge("join", END)
+    return builder.compile(checkpointer=saver, **options)
+
+
+def _config(thread: str = "t", **more: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread, **more}}
+
+
+def _read(path: pathlib.Path, thread: str = "t") -> Record:
+    record = checkpoints.Sqlite(path=str(path)).read(thread).record
+    assert record is not None
+    return record
+
+
+def test_next_and_steps_are_what_langgraph_says(sqlite_path: pathlib.Path) -> None:
+    with SqliteSaver.from_conn_string(str(sqlite_path)) as saver:
+        for node in ("left", "join"):
+            graph = _diamond(saver, interrupt_before=[node])
+            graph.invoke({"done": []}, _config(node))
+            snapshot = graph.get_state(_config(node))
+            record = _read(sqlite_path, node)
+            assert sorted(record.next) == sorted(snapshot.next)
+            assert list(record.head) == snapshot.values["done"]
+            assert record.position is Position.TORN
+
+
+def test_a_finished_sibling_is_no_longer_next_but_still_pending(sqlite_path: pathlib.Path) -> None:
+    builder: Any = StateGraph(State)
+    builder.add_node("asks", lambda _: {"done": [interrupt("well?")]})
+    builder.add_node("works", _node("works"))
+    builder.add_edge(START, "asks")
+    builder.add_edge(START, "works")
+    with SqliteSaver.from_conn_string(str(sqlite_path)) as saver:
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"done": []}, _config())
+        record = _read(sqlite_path)
+        assert record.next == graph.get_state(_config()).next == ("asks",)
+    assert record.tasks == ("asks", "works")
+    assert record.position is Position.WAITING
+
+
+def test_a_fork_is_counted_and_every_branch_tells_its_steps(sqlite_path: pathlib.Path) -> None:
+    with SqliteSaver.from_conn_string(str(sqlite_path)) as saver:
+        graph = _diamond(saver)
+        graph.invoke({"done": []}, _config())
+        earlier = next(s for s in graph.get_state_history(_config()) if s.next == ("join",))
+        graph.invoke(None, earlier.config)
+    record = _read(sqlite_path)
+    assert record.forks >= 1
+    assert record.anywhere["join"] == 2
+    assert Counter(record.head) == Counter(["start", "left", "right", "join"])
+
+
+def test_two_first_messages_that_did_not_know_of_each_other_are_a_fork(sqlite_path: pathlib.Path) -> None:
+    with SqliteSaver.from_conn_string(str(sqlite_path)) as saver:
+        _diamond(saver).invoke({"done": []}, _config("a"))
+        _diamond(saver).invoke({"done": []}, _config("b"))
+        saver.conn.execute("UPDATE checkpoints SET thread_id = 't'")
+        saver.conn.commit()
+    assert _read(sqlite_path).forks == 1
+
+
+def test_no_file_no_table_and_no_row_are_no_checkpoint(tmp_path: pathlib.Path) -> None:
+    assert _read(tmp_path / "nowhere.db").position is Position.NONE
+    assert not (tmp_path / "nowhere.db").exists()
+    sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (x)").connection.close()
+    assert _read(tmp_path / "empty.db").position is Position.NONE
+
+
+def test_reading_writes_nothing(sqlite_path: pathlib.Path) -> None:
+    with SqliteSaver.from_conn_string(str(sqlite_path)) as saver:
+        _diamond(saver).invoke({"done": []}, _config())
+    before = sqlite_path.read_bytes()
+    assert _read(sqlite_path).position is Position.FINISHED
+    assert sqlite_path.read_bytes() == before
+
+
+def test_an_effect_log_counts_only_what_was_added(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "effects"
+    log.write_text("1.0\tt\tcharge\n", encoding="utf-8")
+    witness = effect_log.EffectLog(path=str(log), column=2, thread_column=1)
+    witness.begin("t")
+    with log.open("a", encoding="utf-8") as file:
+        file.write('2.0\tt\tcharge\n2.1\tother\tcharge\n{"effect": "refund"}\n')
+    assert witness.read("t").effects == {"charge": 1, "refund": 1}
+
+
+def test_a_line_without_the_column_is_an_error(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "effects"
+    witness = effect_log.EffectLog(path=str(log), column=3)
+    witness.begin("t")
+    log.write_text("charge\n", encoding="utf-8")
+    with pytest.raises(probe.PlanError, match="column 3"):
+        witness.read("t")
+
+
+def test_a_query_names_effects_or_shows_rows(sqlite_path: pathlib.Path, postgres_dsn: str) -> None:
+    with sqlite3.connect(sqlite_path) as lite, psycopg.connect(postgres_dsn) as server:
+        for connection in (lite, server):
+            connection.execute("CREATE TABLE charges (name text, thread text)")
+            connection.execute("INSERT INTO charges VALUES ('charge', 't')")
+            connection.commit()
+        for database, connection in ((str(sqlite_path), lite), (postgres_dsn, server)):
+            query = "SELECT name FROM charges WHERE thread = {thread}"
+            counted, shown = sql.Query(database, query, effects=True), sql.Query(database, query)
+            counted.begin("t")
+            connection.execute("INSERT INTO charges VALUES ('charge', 't'), ('charge', 'x')")
+            connection.commit()
+            assert counted.read("t").effects == {"charge": 1}
+            assert json.dumps(shown.read("t").facts) == json.dumps({query: [["charge"], ["charge"]]})
+
+
+def test_unknown_kinds_and_settings_are_errors() -> None:
+    with pytest.raises(probe.PlanError, match="no evidence of kind 'tea'"):
+        evidence.build(probe.Source(kind="tea"))
+    with pytest.raises(probe.PlanError, match="colour"):
+        evidence.build(probe.Source(kind="effect-log", settings={"path": "x", "colour": 1}))
