@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import importlib.util
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
@@ -29,7 +30,7 @@ from outlive import (
     sweeper,
     worker,
 )
-from outlive.agents import Agent, Registry
+from outlive.agents import Agent, Binds, Registry
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
@@ -99,9 +100,9 @@ class Outlive:
     async def _bind_agents(self) -> None:
         """Hand the store to every agent that keeps something in it."""
         for name in self.registry.names:
-            bind = getattr(self.registry[name], "bind", None)
-            if bind is not None:
-                await bind(self.store, self.signals)
+            agent = self.registry[name]
+            if isinstance(agent, Binds):
+                await agent.bind(self.store, self.signals)
 
     def _compose(self) -> None:
         store, told, local = self.store, self.signals, self._local
@@ -343,4 +344,13 @@ def _migrate_sqlite(path: str, *, include_post: bool) -> list[str]:
 
 def _migrate_postgres(dsn: str, *, include_post: bool) -> list[str]:
     applied: list[str] = _import_postgres().migrate_database(dsn, include_post=include_post)
+    if _installed("langgraph.checkpoint.postgres"):
+        importlib.import_module("outlive.agents.saver_postgres").setup_postgres(dsn)
     return applied
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

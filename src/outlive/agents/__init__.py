@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from outlive import errors
 from outlive.model import Claim, Run
@@ -108,6 +108,15 @@ class Agent(Protocol):
 
     def stream(self, context: Context) -> AsyncGenerator[Yielded, None]:
         """Drive one attempt; the last thing yielded is an ``Outcome`` or ``Drained`` (none: succeeded)."""
+        ...
+
+
+@runtime_checkable
+class Binds(Protocol):
+    """An agent that keeps something of its own in the database of the runs."""
+
+    async def bind(self, store: Any, happenings: Any) -> None:
+        """Take the open store; called once, before any run."""
         ...
 
 

@@ -63,6 +63,9 @@ class LangGraphAgent:
     serialiser of checkpoints.
     """
 
+    drains = True
+    """It stops after the running step, with that step's checkpoint written."""
+
     def __init__(
         self,
         name: str,
