@@ -458,6 +458,11 @@ def test_a_lone_surrogate_becomes_a_replacement_character_and_halves_that_meet_b
     )
 
 
+def test_a_value_that_is_held_twice_is_no_cycle() -> None:
+    shared = [b"x"]
+    assert roundtrip({"a": shared, "b": [shared, shared]}) == {"a": [b"x"], "b": [[b"x"], [b"x"]]}
+
+
 def test_one_broken_field_does_not_cost_its_siblings() -> None:
     value = Booking(id=uuid.UUID(int=0), price=decimal.Decimal(1))
     del value.id

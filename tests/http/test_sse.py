@@ -116,6 +116,7 @@ class Source:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         self.log.append("began")
+        owner = asyncio.current_task()
         try:
             for number in range(self.count):
                 yield sse.frame(data=str(number), id=str(number))
@@ -129,11 +130,8 @@ class Source:
             self.log.append(type(end).__name__)
             raise
         finally:
-            task = asyncio.current_task()
-            await asyncio.wait(
-                (asyncio.create_task(asyncio.sleep(0)),)
-            )  # clean-up that must not be cut short
-            assert asyncio.current_task() is task
+            await turns(1)  # clean-up that must not be cut short
+            assert asyncio.current_task() is owner
             self.log.append("closed")
 
 
@@ -143,6 +141,17 @@ async def failing(failure: Exception | None, go: asyncio.Event | None = None) ->
     if failure is not None:
         raise failure
     yield b""
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def while_time_passes(seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
 
 
 async def done(task: asyncio.Task[None]) -> None:
@@ -280,9 +289,39 @@ async def test_a_second_cancellation_does_not_cut_the_clean_up_short(causes: lis
     assert log == ["closed"]
 
 
+async def test_a_source_that_goes_on_after_its_cancellation_is_not_heard() -> None:
+    client, log = Client(), []
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: 1\n\n"
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                yield b"data: 2\n\n"
+        finally:
+            log.append("closed")
+
+    task = client.ask(sse.EventStream(frames()))
+    await client.until(lambda: client.body)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await done(task)
+    assert (client.body, log) == (b"data: 1\n\n", ["closed"])
+
+
 async def test_a_server_that_cancels_as_the_client_leaves_is_a_disconnect(causes: list[Close]) -> None:
     client, source = Client(), Source(1)
-    task = client.ask(stream(source, causes))
+
+    async def receive() -> dict[str, Any]:
+        message = await client.receive()
+        await turns(5)  # through middlewares
+        return message
+
+    async def answer() -> None:
+        await stream(source, causes)(client.scope, receive, client.send)
+
+    task = asyncio.create_task(answer())
     await source.waiting.wait()
     client.gone.set()
     task.cancel()
@@ -362,6 +401,33 @@ async def test_heartbeats_fill_a_silence_and_leave_the_source_waiting(causes: li
     frames = client.body.replace(b"\n:\n", b"\n").replace(b"\n:\n", b"\n").replace(b"\n:\n", b"\n")
     assert frames.replace(b":\n", b"") == sse.frame(data="0", id="0") + sse.frame(data="late", id="late")
     assert (source.log, causes) == (["began", "closed"], [Close.COMPLETE])
+
+
+async def test_a_server_that_reports_the_end_as_a_disconnect_does_not_spoil_it(causes: list[Close]) -> None:
+    client, source = Client(), Source(1, then="end")
+
+    async def send(message: Any) -> None:
+        await client.send(message)
+        if client.over:
+            client.gone.set()  # some report it before their send() returns
+            await turns(10)
+
+    async with asyncio.timeout(BOUND):
+        await stream(source, causes)(client.scope, client.receive, send)
+    assert causes == [Close.COMPLETE]
+
+
+async def test_no_heartbeat_follows_a_frame_or_the_end_that_it_had_to_wait_for(causes: list[Close]) -> None:
+    client, source = Client(), Source(3, then="end")
+
+    async def send(message: Any) -> None:
+        await while_time_passes(0.05 if message.get("body") != sse.frame(data="0", id="0") else 0)
+        await client.send(message)
+
+    async with asyncio.timeout(BOUND):
+        await stream(source, causes, heartbeat=0.04)(client.scope, client.receive, send)
+    assert client.body == b"".join(sse.frame(data=str(n), id=str(n)) for n in range(3))
+    assert causes == [Close.COMPLETE]
 
 
 async def test_a_busy_stream_has_no_heartbeats() -> None:

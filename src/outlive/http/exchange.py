@@ -236,9 +236,8 @@ class Exchange:
             case Close.ERROR:
                 return self._error_event() if opened else None
             case Close.DISCONNECT:
-                return (
-                    None if opened else b""
-                )  # some middlewares take a response that never starts for a fault
+                # Some middlewares take a response that never starts for a fault.
+                return None if opened else b""
             case Close.COMPLETE | Close.SLOW | Close.CANCELLED | Close.HEAD:
                 return None
         assert_never(cause)
