@@ -1,4 +1,5 @@
 -- Every statement of Outlive.  See sql.py for the dialect words.  Order: the path of a run.
+-- Columns are named one by one: `*` would break a prepared statement when a migration adds a column.
 
 -- ------------------------------------------------------------------ command: submit
 
@@ -59,7 +60,9 @@ FROM (
     ) AS now) AS start
 WHERE true
 ON CONFLICT (run_id) DO NOTHING
-RETURNING *
+RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
+    not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
+    stop_requested_at, stop_reason, created_at, started_at, ended_at
 
 -- ------------------------------------------------------------------ command: stop
 
@@ -245,8 +248,6 @@ WHERE run_id = :run_id AND epoch = :epoch AND state = 'running'
 RETURNING run_id
 
 -- ------------------------------------------------------------------ observation
-
--- Columns are named one by one: `*` would break a prepared statement when a migration adds a column.
 
 -- name: run
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
