@@ -193,7 +193,7 @@ def _in_savepoint(connection: sqlite3.Connection, job: Job) -> None:
 def translated(failure: BaseException) -> BaseException:
     """Return what the caller shall see of ``failure``: ``Transient`` only if a repeat may cure it."""
     code = getattr(failure, "sqlite_errorcode", 0)
-    # A unique index that refuses is a race that was lost: the repeat finds the winner's row, as in PostgreSQL.
+    # A unique index that refuses is a race that was lost, as in PostgreSQL: the repeat finds the winner.
     curable = code & 0xFF in _CURABLE or code == sqlite3.SQLITE_CONSTRAINT_UNIQUE
     if isinstance(failure, sqlite3.Error) and curable:
         transient = retry.Transient(str(failure))
