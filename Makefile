@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## Make .venv with Outlive, every extra and the tools for development
 
 .PHONY: demo
-demo: $(STAMP) ## Show what a leaving client commits, with and without Outlive (BREAK=... breaks a part)
-	BREAK="$(BREAK)" $(BIN)/python demo/run.py
+demo: $(STAMP) ## Show what leaving clients, killed and frozen workers leave behind (BREAK=... breaks a part)
+	$(BIN)/python -m demo.run --break "$(BREAK)" $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Check style, types and the direction of imports
@@ -50,8 +50,8 @@ bench: $(STAMP) ## Measure on this machine (ARGS=... goes to the benchmark)
 	$(BIN)/python bench/run.py $(ARGS)
 
 .PHONY: serve
-serve: $(STAMP) ## Serve the demo's agent (ARGS=... goes to outlive serve)
-	$(BIN)/outlive serve demo.booking:agent $(ARGS)
+serve: $(STAMP) ## Serve the demo's agents and their provider (ARGS=... goes to outlive serve)
+	$(BIN)/python -m demo.serve $(ARGS)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
