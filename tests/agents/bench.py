@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg.rows import tuple_row
 
 from outlive import agents, policy, runtime, seams, signals
-from outlive.agents import fenced_saver, langgraph, saver_postgres
+from outlive.agents import fenced_saver, langgraph
 from outlive.model import Claim, Offer, Submission, Suspect, Swept, Verdict
 from outlive.states import Reason, State
 from outlive.store import moves, reads
@@ -129,6 +129,11 @@ class Bench:
         self.signals = signals.Signals()
         self.store: Any = runtime.open_store(database, None, self.signals)
 
+    @property
+    def on_sqlite(self) -> bool:
+        """Which kind of store it is."""
+        return self.database.startswith("sqlite")
+
     async def agent(self, graph: Any, **options: Any) -> langgraph.LangGraphAgent:
         """A bound agent of a graph."""
         made = langgraph.LangGraphAgent("graph", graph, **{"policy": JOB, **options})
@@ -189,7 +194,7 @@ class Bench:
 
     def rows(self) -> list[Any]:
         """Every row of the saver's tables, read behind everybody's back."""
-        if self.database.startswith("sqlite"):
+        if self.on_sqlite:
             with contextlib.closing(sqlite3.connect(self.database.removeprefix("sqlite:///"))) as file:
                 return [row for table in ("checkpoints", "writes") for row in file.execute(_all(table))]
         with psycopg.connect(self.database, row_factory=tuple_row) as connection:
@@ -208,9 +213,7 @@ def offer() -> Offer:
 
 @contextlib.asynccontextmanager
 async def opened(database: str) -> AsyncIterator[Bench]:
-    """A bench over a migrated database, with the saver's tables in PostgreSQL."""
-    if not database.startswith("sqlite"):
-        await asyncio.to_thread(saver_postgres.setup_postgres, database)
+    """A bench over a migrated database."""
     bench = Bench(database)
     await bench.store.open()
     try:
