@@ -23,7 +23,6 @@ from outlive.states import Reason, State
 from outlive.store import Store, moves, reads, wakeup
 
 DRAIN_SECONDS = 2.0
-FINALISE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,7 +252,7 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
     """Put the run back into the queue; a verdict if a stop request came first."""
     around, claim = attempt.around, attempt.held.claim
     step = moves.hand_back(claim, tail, attempt.recorder.last_seq, around.keeper.timing.lease)
-    if not await around.store.write(step, budget=_budget(attempt)):
+    if not await around.keeper.write(attempt.held, step):
         standing = await around.store.read(reads.held([claim]))
         return Verdict(state=State.STOPPED, reason=standing[0].stop_reason if standing else None)
     around.happenings.emit(signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch))
@@ -267,13 +266,9 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     step = moves.settle(
         claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
     )
-    await around.store.write(step, budget=_budget(attempt))
+    await around.keeper.write(attempt.held, step)
     around.happenings.emit(signals.RunEnded(run_id=claim.run_id, state=verdict.state, reason=verdict.reason))
     around.store.announce(wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id), wakeup.QUEUE)
-
-
-def _budget(attempt: Attempt) -> float:
-    return max(0.0, min(FINALISE_SECONDS, attempt.around.keeper.trust_left(attempt.held)))
 
 
 def _refused(attempt: Attempt, write: signals.Write) -> None:

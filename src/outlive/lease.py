@@ -16,11 +16,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from outlive import errors, failpoints, seams, signals
 from outlive.model import Claim, Renewed
 from outlive.states import Reason
 from outlive.store import Store, reads, wakeup
+from outlive.store.script import Script
 
 
 class Halt(StrEnum):
@@ -31,6 +33,9 @@ class Halt(StrEnum):
     LOST = "lost"
 
 
+T = TypeVar("T")
+LONGEST_TRY = 10.0
+"""Seconds that one try of a holder's write may take."""
 _RANK = {Halt.SHUTDOWN: 0, Halt.STOP: 1, Halt.LOST: 2}
 
 
@@ -121,6 +126,23 @@ class Keeper:
     def trust_left(self, held: Held) -> float:
         """Seconds for which this process may still believe that it holds the run."""
         return held.trusted_until - self._local.monotonic()
+
+    async def write(self, held: Held, script: Script[T]) -> T:
+        """Run a holder's ``script``, for up to three tries of ``LONGEST_TRY``, while the claim is trusted.
+
+        A loop that stood still makes time-outs fire that say nothing about the database: as long as the
+        other thread has kept the lease meanwhile, such a try is repeated.  Raises ``StoreUnavailable``, and
+        whatever the script raises.
+        """
+        for left in (2, 1, 0):
+            try:
+                return await self._store.write(
+                    script, budget=max(0.0, min(LONGEST_TRY, self.trust_left(held)))
+                )
+            except errors.StoreUnavailable:
+                if not left or self.trust_left(held) <= 0:
+                    raise
+        raise AssertionError
 
     def end_all(self, halt: Halt) -> None:
         """Ask every attempt of this process to end."""

@@ -113,7 +113,7 @@ class Recorder:
             return
         since = self._local.monotonic()
         step = moves.append(self._held.claim, batch, self.last_seq, self._keeper.timing.lease)
-        appended = await self._store.write(step, budget=max(0.0, self._keeper.trust_left(self._held)))
+        appended = await self._keeper.write(self._held, step)
         self.last_seq = appended.last_seq
         self._keeper.extend(self._held, since)
         claim = self._held.claim

@@ -14,13 +14,14 @@ import pytest
 import outlive
 from outlive import failpoints, lease, signals
 from outlive.agents import Agent, generator
-from outlive.model import Event, EventKind
+from outlive.model import Claim, Event, EventKind
 from outlive.store import postgres, sqlite
 from outlive.testing import hearing
 
 WITHIN = 20.0
 QUICK = lease.Timing(lease=1.2, renew_every=0.1, margin=0.2, stall_after=0.4, stall_limit=30.0)
 """For tests that must see a lease run out."""
+CLAIM = Claim(run_id="r", thread_id="t", epoch=1, claim_token="c")
 
 
 def job(name: str = "agent", **changes: Any) -> Callable[[generator.Function], generator.GeneratorAgent]:
