@@ -258,16 +258,21 @@ FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
 
 -- name: list_runs
+-- Newest first.  The order is one that only the tenant's own index gives: by run id alone PostgreSQL would
+-- sometimes walk everybody's runs.  The bound on created_at lets a deep page begin where it must.
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, t.external_id AS thread
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant
-    AND (CAST(:before AS TEXT) IS NULL OR r.run_id < :before)
+    AND r.created_at <= coalesce(
+        (SELECT b.created_at FROM runs b WHERE b.run_id = :before AND b.tenant = :tenant), 9223372036854775807)
+    AND (CAST(:before AS TEXT) IS NULL OR (r.created_at, r.run_id) < (
+        SELECT b.created_at, b.run_id FROM runs b WHERE b.run_id = :before AND b.tenant = :tenant))
     AND (CAST(:agent AS TEXT) IS NULL OR r.agent = :agent)
     AND (CAST(:state AS TEXT) IS NULL OR r.state = :state)
-ORDER BY r.run_id DESC
+ORDER BY r.created_at DESC, r.run_id DESC
 LIMIT :limit
 
 -- name: list_thread_runs
@@ -278,10 +283,13 @@ SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.c
     r.started_at, r.ended_at, t.external_id AS thread
 FROM threads t JOIN runs r ON r.thread_id = t.thread_id
 WHERE t.tenant = :tenant AND t.external_id = :thread
-    AND (CAST(:before AS TEXT) IS NULL OR r.run_id < :before)
+    AND r.created_at <= coalesce(
+        (SELECT b.created_at FROM runs b WHERE b.run_id = :before AND b.tenant = :tenant), 9223372036854775807)
+    AND (CAST(:before AS TEXT) IS NULL OR (r.created_at, r.run_id) < (
+        SELECT b.created_at, b.run_id FROM runs b WHERE b.run_id = :before AND b.tenant = :tenant))
     AND (CAST(:agent AS TEXT) IS NULL OR r.agent = :agent)
     AND (CAST(:state AS TEXT) IS NULL OR r.state = :state)
-ORDER BY r.run_id DESC
+ORDER BY r.created_at DESC, r.run_id DESC
 LIMIT :limit
 
 -- name: thread

@@ -55,7 +55,7 @@ CREATE INDEX runs_live_by_thread ON runs (thread_id, pos) WHERE state IN ('queue
 CREATE INDEX runs_queued ON runs (created_at, run_id) WHERE state = 'queued';
 CREATE INDEX runs_cancellable ON runs (created_at)
     WHERE on_disconnect = 'cancel' AND stop_requested_at IS NULL AND state IN ('queued', 'running');
-CREATE INDEX runs_by_tenant ON runs (tenant, run_id);
+CREATE INDEX runs_by_tenant ON runs (tenant, created_at, run_id);
 
 CREATE TABLE run_keys (
     tenant      TEXT NOT NULL,

@@ -1,0 +1,256 @@
+"""A hundred thousand finished runs slow nobody down: every statement of the hot paths uses its index."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from outlive import policy
+from outlive.model import Claim, EventKind, NewEvent
+from outlive.store import postgres, sql, sqlite
+from outlive.testing.postgres import PostgresServer
+
+RUNS, LIVE = 100_000, 200
+NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+POLICY = policy.chat().to_json()
+FILL = (
+    f"""{NUMBERS.format(count=RUNS // 5)}
+INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at)
+SELECT 'thread-' || i, 'tenant-' || (i % 10), 'thread-' || i, 7, 11, 1700000000000 + i FROM n""",
+    f"""{NUMBERS.format(count=RUNS)}
+INSERT INTO runs (run_id, tenant, thread_id, agent, state, epoch, claim_token, worker, pos, last_seq, input,
+    metadata, policy, on_disconnect, grace_ms, recovery, max_losses, origin, created_at, started_at, ended_at)
+SELECT 'run-' || (1000000 + i), 'tenant-' || ((1 + (i - 1) / 5) % 10), 'thread-' || (1 + (i - 1) / 5),
+    'agent', CASE i % 9 WHEN 0 THEN 'failed' ELSE 'succeeded' END, 1, 'token-' || i, 'worker',
+    1 + (i - 1) % 5, 2, '{{}}', '{{}}', '{POLICY}', 'cancel', 30000, 'resume', 3, 'run-' || (1000000 + i),
+    1700000000000 + i, 1700000000000, 1700000001000
+FROM n""",
+    f"""{NUMBERS.format(count=LIVE)}
+INSERT INTO runs (run_id, tenant, thread_id, agent, state, epoch, claim_token, worker, lease_until,
+    renewed_at, pos, last_seq, input, metadata, policy, on_disconnect, grace_ms, recovery, max_losses, origin,
+    created_at)
+SELECT 'live-' || i, 'tenant-' || (i % 10), 'thread-' || i, 'agent',
+    CASE i % 4 WHEN 0 THEN 'running' ELSE 'queued' END, i % 2, CASE i % 4 WHEN 0 THEN 'live-token-' || i END,
+    'worker', 4000000000000, 1700000000000, 6, 1, '{{}}', '{{}}', '{POLICY}', 'cancel', 30000, 'resume', 3,
+    'live-' || i, 1800000000000 + i
+FROM n""",
+    """INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, payload, created_at)
+SELECT run_id, 1, thread_id, pos * 2 - 1, 1, 'attempt', '{}', created_at FROM runs""",
+    """INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, payload, created_at)
+SELECT run_id, 2, thread_id, pos * 2, 1, 'end', '{}', created_at FROM runs WHERE ended_at IS NOT NULL""",
+    """INSERT INTO run_keys (tenant, key, fingerprint, run_id, created_at)
+SELECT tenant, run_id, 'f', run_id, created_at FROM runs""",
+    """INSERT INTO presence (viewer, run_id, joined_at, lease_until, left_at, last_seq)
+SELECT 'viewer-' || run_id, run_id, created_at, created_at, created_at, 0 FROM runs""",
+    "ANALYZE",
+)
+
+OF_A_CLAIM = "runs|one_run_per_claim"
+CLAIM: dict[str, Any] = {
+    "run_id": "live-4",
+    "thread_id": "thread-4",
+    "epoch": 0,
+    "claim_token": "live-token-4",
+}
+BATCH = {"count": 1, "events": (NewEvent(kind=EventKind.CHUNK, payload="1"),), "expected": 1}
+VERDICT = {"from_state": "running", "state": "succeeded", "reason": None, "output": None, "error": None}
+FILTERS = {"limit": 50, "before": "run-1099000", "agent": None, "state": None}
+SUBMIT = {
+    "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
+    "not_before": None, "input": "{}", "metadata": "{}", "policy": POLICY, "on_disconnect": "cancel",
+    "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
+    "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1,
+}  # fmt: skip
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "read_key": ({"tenant": "tenant-1", "key": "run-1000001"}, {"run_keys"}),
+    "point_key": ({"tenant": "tenant-1", "key": "k", "run_id": "new", "seen": "old"}, {"run_keys"}),
+    "live_runs": ({"thread_id": "thread-1"}, {"runs_live_by_thread"}),
+    "insert_run": (SUBMIT, {"runs_queued"}),
+    "request_stop": ({"run_id": "live-4", "reason": "requested"}, {"runs"}),
+    "claimed": ({"claim_tokens": ["live-token-4", "x"]}, {"one_run_per_claim"}),
+    "claimable": ({"agents": ["agent"], "limit": 20}, {"runs_queued", "runs_live_by_thread"}),
+    "lock_thread": ({"thread_id": "thread-1"}, {"threads"}),
+    "claim": ({**CLAIM, "worker": "w", "lease_ms": 1}, {"runs"}),
+    "renew": ({"claims": [Claim(**CLAIM)] * 20, "lease_ms": 1}, set()),
+    "held": ({"run_ids": ["live-4", "live-8"]}, {"runs"}),
+    "append": ({**CLAIM, **BATCH, "lease_ms": 1}, {OF_A_CLAIM, "threads"}),
+    "finish": ({**CLAIM, **BATCH, **VERDICT, "raise": 0, "detail": None}, {OF_A_CLAIM, "threads"}),
+    "hand_back": (CLAIM, {OF_A_CLAIM}),
+    "check_fence": (CLAIM, {OF_A_CLAIM}),
+    "suspects": ({"missed_ms": 1000, "limit": 100}, set()),
+    "lock_run": ({"run_id": "live-4"}, {"runs"}),
+    "requeue_lost": ({"run_id": "live-4", "epoch": 0}, {"runs"}),
+    "run": ({"run_id": "live-4", "tenant": "tenant-4"}, {"runs", "threads"}),
+    "list_runs": ({"tenant": "tenant-1", **FILTERS}, {"runs_by_tenant"}),
+    "list_thread_runs": (
+        {"tenant": "tenant-1", "thread": "thread-1", **FILTERS},
+        {"threads_key", "runs_by_thread"},
+    ),
+    "thread": ({"tenant": "tenant-1", "thread": "thread-1"}, {"threads_key"}),
+    "events_after": ({"run_id": "run-1000001", "after": 0, "limit": 10}, {"events"}),
+    "thread_events_after": ({"thread_id": "thread-1", "after": 0, "limit": 10}, {"events_by_thread"}),
+    "keep_presence": ({"viewers": [("viewer-live-1", 1)], "lease_ms": 1}, {"presence"}),
+    "leave": ({"viewer": "v", "hold_ms": 0, "cause": "end", "last_seq": 1}, {"presence"}),
+    "unwatched": ({"limit": 100}, {"runs_cancellable", "presence_by_run"}),
+    "is_unwatched": ({"run_id": "live-4"}, {"runs", "presence_by_run"}),
+    "viewers": ({"run_id": "live-4"}, {"presence_by_run"}),
+}
+WRITES_ONE_ROW = {"take_key", "enter_thread", "join"}
+TABLES = {"runs", "threads", "events", "run_keys", "presence"}
+OF_LIVE_RUNS = {
+    "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",
+    "runs_cancellable",
+}  # fmt: skip
+"""Partial indexes: reading one from end to end reads the few runs that are live."""
+
+
+def missing(name: str, used: set[str]) -> set[str]:
+    """The intended indexes that a plan does not use; ``a|b`` means that either will do."""
+    return {wanted for wanted in CASES[name][1] if not used & set(wanted.split("|"))}
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+def sqlite_plan(connection: sqlite3.Connection, name: str) -> tuple[set[str], list[str]]:
+    """The indexes that a block uses, and what in its plan reads a table from end to end."""
+    used, scans = set(), []
+    params = sql.bind(CASES[name][0])
+    for statement in sql.load(sql.Dialect.SQLITE)[name].statements:
+        for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {statement}", params):
+            index = re.search(r"USING (?:COVERING )?(?:INDEX (\w+)|(INTEGER) PRIMARY KEY)", detail)
+            if index:
+                used.add(_logical(index[1] or "rowid"))
+            if detail.startswith("SCAN") and not re.search(r"VIRTUAL TABLE|CONSTANT ROW", detail):
+                whole = index[1] if index else ""
+                if whole not in OF_LIVE_RUNS and not re.match(r"SCAN (start|\(subquery)", detail):
+                    scans.append(detail)
+    return used, scans
+
+
+def _logical(index: str) -> str:
+    """Name an automatic index by its table and what it is for."""
+    automatic = re.match(r"sqlite_autoindex_(\w+)_(\d+)", index)
+    if automatic:
+        return automatic[1] if automatic[2] == "1" else f"{automatic[1]}_key"
+    return index
+
+
+@pytest.fixture(scope="module")
+def full_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path: pathlib.Path = tmp_path_factory.mktemp("plans") / "outlive.db"
+    sqlite.migrate_file(str(path))
+    with contextlib.closing(sqlite.connect(str(path))) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
+        for statement in FILL:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+        yield connection
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sqlite_reads_by_index(name: str, full_sqlite: sqlite3.Connection) -> None:
+    used, scans = sqlite_plan(full_sqlite, name)
+    assert scans == []
+    assert missing(name, used) == set()
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+
+def explained(connection: psycopg.Connection[Any], name: str, mode: str) -> list[dict[str, Any]]:
+    """The nodes of a block's plan, once prepared as the pool prepares it."""
+    [text] = sql.load(sql.Dialect.POSTGRESQL)[name].statements
+    params, order = sql.bind(CASES[name][0]), list[str]()
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in order:
+            order.append(match[1])
+        return f"${order.index(match[1]) + 1}"
+
+    numbered = re.sub(r"%\((\w+)\)s", number, text).replace("%%", "%")
+    literals = ", ".join(psycopg.sql.Literal(params[each]).as_string(connection) for each in order)
+    connection.execute(f"SET plan_cache_mode = {mode}".encode())
+    connection.execute(f"PREPARE wanted AS {numbered}".encode())
+    execute = f"EXECUTE wanted({literals})" if order else "EXECUTE wanted"
+    cursor = connection.execute(f"EXPLAIN (FORMAT JSON) {execute}".encode())
+    [[plan]] = cursor.fetchall()
+    connection.execute("DEALLOCATE wanted")
+    return list(_nodes(plan[0]["Plan"]))
+
+
+def postgres_plan(connection: psycopg.Connection[Any], name: str, mode: str) -> tuple[set[str], list[str]]:
+    """Like ``sqlite_plan``."""
+    used, scans = set(), []
+    for node in explained(connection, name, mode):
+        if "Index Name" in node:
+            used.add(re.sub(r"_pkey$|(_tenant_external_id)?(_key)$", r"\2", node["Index Name"]))
+        if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in TABLES:
+            scans.append(json.dumps({key: value for key, value in node.items() if key != "Plans"}))
+        if node.get("Index Name", "runs_queued") not in OF_LIVE_RUNS and "Index Cond" not in node:
+            scans.append(json.dumps(node))
+    return used, scans
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+@pytest.fixture(scope="module")
+def full_postgres(postgres_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    dsn = postgres_server.create_database()
+    postgres.migrate_database(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.execute("SET session_replication_role = replica")  # no foreign keys: they hold anyway
+        for statement in FILL:
+            connection.execute(statement.encode())
+        yield connection
+    postgres_server.drop_database(dsn)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("name", CASES)
+def test_postgresql_reads_by_index(name: str, mode: str, full_postgres: psycopg.Connection[Any]) -> None:
+    used, scans = postgres_plan(full_postgres, name, mode)
+    assert scans == []
+    assert missing(name, used) == set()
+
+
+# ---------------------------------------------------------------- both
+
+
+def test_a_deep_page_of_runs_begins_where_it_must(
+    full_sqlite: sqlite3.Connection, full_postgres: psycopg.Connection[Any]
+) -> None:
+    statement = sql.load(sql.Dialect.SQLITE)["list_runs"].statements[0]
+    plan = full_sqlite.execute(f"EXPLAIN QUERY PLAN {statement}", sql.bind(CASES["list_runs"][0])).fetchall()
+    assert any("runs_by_tenant (tenant=? AND created_at<?)" in row["detail"] for row in plan)
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        conditions = [node.get("Index Cond", "") for node in explained(full_postgres, "list_runs", mode)]
+        assert any("created_at <=" in condition for condition in conditions)
+
+
+def test_every_statement_that_reads_a_table_is_planned_here() -> None:
+    for dialect in sql.Dialect:
+        reads = {
+            name
+            for name, block in sql.load(dialect).items()
+            if any(
+                re.search(rf"\b(FROM|UPDATE|INTO) {table}\b", text)
+                for text in block.statements
+                for table in TABLES
+            )
+        }
+        assert reads - set(CASES) == WRITES_ONE_ROW | {"try_lock_thread"}
