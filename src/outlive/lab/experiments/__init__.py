@@ -1,0 +1,34 @@
+"""The experiments, one file per question. The registry decides their order and their names."""
+
+from __future__ import annotations
+
+from outlive.lab.experiment import Experiment
+from outlive.lab.experiments import (
+    cleanup,
+    cut_effect,
+    cut_writes,
+    durability,
+    kill,
+    late_write,
+    modes,
+    pauses,
+    proxy,
+    shapes,
+    two_messages,
+    undeclared,
+)
+
+ALL: tuple[Experiment, ...] = (
+    shapes.EXPERIMENT,
+    durability.EXPERIMENT,
+    two_messages.EXPERIMENT,
+    modes.EXPERIMENT,
+    cut_writes.EXPERIMENT,
+    late_write.EXPERIMENT,
+    cut_effect.EXPERIMENT,
+    undeclared.EXPERIMENT,
+    kill.EXPERIMENT,
+    pauses.EXPERIMENT,
+    cleanup.EXPERIMENT,
+    proxy.EXPERIMENT,
+)

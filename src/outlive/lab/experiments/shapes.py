@@ -1,0 +1,107 @@
+"""Does the shape of the handler decide what a disconnect commits?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from outlive.lab import figures, stage
+from outlive.lab.experiment import Bench, Experiment, Figure, Measured
+from outlive.probe import terminal
+from outlive.probe.findings import Finding
+from outlive.probe.plan import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A handler, and what a client that leaves is asserted to do to its run."""
+
+    path: str
+    outcome: Outcome
+    chunks: int = 2
+    like: str | None = None
+
+
+ARTICLE = (
+    Shape(path="inline", outcome=Outcome.STOPS),
+    Shape(path="background", outcome=Outcome.COMPLETES),
+    Shape(path="shielded", outcome=Outcome.PARTIAL),
+)
+OTHERS = (
+    Shape(path="polling", outcome=Outcome.STOPS),
+    # The run begins when the response is over, so there are only two words to read before.
+    Shape(path="after-response", outcome=Outcome.COMPLETES),
+    Shape(path="sync", outcome=Outcome.COMPLETES, chunks=0),
+    Shape(path="policy-abandon", outcome=Outcome.STOPS),
+    Shape(path="policy-complete", outcome=Outcome.COMPLETES),
+    Shape(path="anyio-shield", outcome=Outcome.COMPLETES),
+    Shape(path="separate-worker", outcome=Outcome.COMPLETES),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Where checkpoints are, and how many processes serve."""
+
+    name: str
+    database: str | None
+    workers: int = 1
+    shapes: tuple[Shape, ...] = ARTICLE
+
+
+def _play(bench: Bench) -> Measured:
+    stores = list(_stores(bench))
+    bench.plan(sum(len(store.shapes) for store in stores if store.database))
+    rows: list[Mapping[str, object]] = []
+    drawn: list[Figure] = []
+    held = True
+    for store in stores:
+        if store.database is None:
+            rows.append({"store": store.name, "shape": "-", "outcome": "not measured: no PostgreSQL here"})
+            continue
+        directory = bench.place(store.name.replace(" ", "-"))
+        with stage.service(directory, store.database, workers=store.workers, worker=True) as service:
+            for shape in store.shapes:
+                finding = _one(service, shape, returns=shape in ARTICLE or not bench.options.quick)
+                held &= finding.outcome is shape.outcome
+                rows.append({"store": store.name, "shape": shape.path, **_row(finding)})
+                if store.name == "SQLite" and shape in ARTICLE:
+                    drawn += figures.of(finding, f"{shape.path} on {store.name}")
+                bench.step()
+    return Measured(ok=held, rows=rows, figures=drawn)
+
+
+def _stores(bench: Bench) -> Iterator[Store]:
+    # A directory per store keeps threads of one apart from those of another.
+    yield Store(name="SQLite", database=str(bench.place("shapes.db")), shapes=ARTICLE + OTHERS)
+    full = ARTICLE if bench.options.quick else ARTICLE + OTHERS
+    yield Store(name="PostgreSQL", database=bench.postgres(), shapes=full)
+    if not bench.options.quick:
+        yield Store(name="PostgreSQL, 4 workers", database=bench.postgres(), workers=4, shapes=full)
+
+
+def _one(service: stage.Service, shape: Shape, *, returns: bool) -> Finding:
+    if shape.chunks == 0:
+        return service.play(shape.path, "leave-early", like=shape.like)
+    name = "return" if returns else "leave"
+    return service.play(shape.path, name, chunks=shape.chunks, like=shape.like)
+
+
+def _row(finding: Finding) -> Mapping[str, object]:
+    first = finding.at_return or finding.record
+    return {
+        "outcome": finding.outcome.value if finding.outcome else "-",
+        "after leaving": ", ".join(finding.progress.after) if finding.progress else "-",
+        "position": first.position.value if first else "-",
+        "next": ", ".join(first.next) if first else "-",
+        "executed in the end": terminal.counted(finding),
+        "a returning user repeats": ", ".join(finding.repeated) or "-",
+    }
+
+
+EXPERIMENT = Experiment(
+    name="shapes",
+    title="Handler shapes: the same agent, the same disconnect",
+    asserts="Each shape stops, completes or half-completes as predicted, on every store.",
+    play=_play,
+)

@@ -1,0 +1,75 @@
+"""Play experiments one after another, each in a directory of its own and with a seed of its own."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from outlive.lab import experiments
+from outlive.lab.experiment import Bench, Experiment, Options, Progress, Result, Unavailable, databases
+
+
+def names() -> list[str]:
+    """The names of all experiments, in their order."""
+    return [experiment.name for experiment in experiments.ALL]
+
+
+def run(
+    wanted: Sequence[str] = (), options: Options | None = None, progress: Progress = lambda *_: None
+) -> Iterator[Result]:
+    """Yield a result per experiment as it is done; all experiments when none is named.
+
+    Raises `ValueError` for an unknown name, before anything is played.
+    """
+    unknown = sorted(set(wanted) - set(names()))
+    if unknown:
+        raise ValueError(f"There is no experiment {unknown[0]!r}. Known: {', '.join(names())}.")
+    chosen = [experiment for experiment in experiments.ALL if not wanted or experiment.name in wanted]
+    return _play(chosen, options or Options(), progress)
+
+
+def _play(chosen: Sequence[Experiment], options: Options, progress: Progress) -> Iterator[Result]:
+    with (
+        tempfile.TemporaryDirectory(prefix="outlive-lab-", ignore_cleanup_errors=True) as directory,
+        databases(options.postgres) as postgres,
+    ):
+        for experiment in chosen:
+            place = pathlib.Path(directory) / experiment.name
+            place.mkdir()
+            yield _one(experiment, options, place, progress, postgres)
+
+
+def _one(
+    experiment: Experiment,
+    options: Options,
+    place: pathlib.Path,
+    progress: Progress,
+    postgres: Callable[[], str | None],
+) -> Result:
+    bench = Bench(
+        name=experiment.name,
+        options=options,
+        directory=place,
+        progress=progress,
+        postgres=postgres,
+        random=random.Random(f"{options.seed}/{experiment.name}"),
+    )
+    began = time.monotonic()
+    measured, skipped = None, None
+    try:
+        measured = experiment.play(bench)
+    except Unavailable as missing:
+        skipped = str(missing)
+    return Result(
+        name=experiment.name,
+        title=experiment.title,
+        asserts=experiment.asserts,
+        ok=measured.ok if measured else None,
+        rows=measured.rows if measured else (),
+        figures=measured.figures if measured else (),
+        skipped=skipped,
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,100 @@
+"""The booking service in processes of its own, with the probe's client, recorder and evidence around it.
+
+One start serves many scenarios; each is judged against the undisturbed run of the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping
+
+from outlive.lab.services import booking, graphs, savers
+from outlive.probe import evidence, findings, plan, scenario, target
+from outlive.probe.findings import Finding
+from outlive.probe.scenario import Trace
+from outlive.probe.target import Started
+
+APP = "outlive.lab.services.booking:app"
+
+#: Seconds without a happening that count as rest.
+QUIET = 0.35
+
+
+class Service:
+    """A running booking service."""
+
+    def __init__(self, running: Started, sources: tuple[plan.Source, ...]) -> None:
+        self.running = running
+        self._sources = sources
+        self._undisturbed: dict[str, Trace] = {}
+
+    def stage(self, path: str) -> scenario.Stage:
+        """Where scenarios of one path are played."""
+        return scenario.Stage(self.plan(path), self.running, [evidence.build(s) for s in self._sources])
+
+    def plan(self, path: str) -> plan.Plan:
+        """The plan of one path; the thread is added to it."""
+        joint = "&" if "?" in path else "?"
+        return plan.Plan(
+            target=plan.Target(app=APP),
+            request=plan.Request(path=f"/{path}{joint}thread={{thread}}"),
+            evidence=self._sources,
+            quiet=QUIET,
+            patience=15.0,
+        )
+
+    def play(self, path: str, name: str, *, chunks: int = 2, like: str | None = None) -> Finding:
+        """One scenario, judged against the undisturbed run of `like` (default: the same path)."""
+        base = like or path
+        if base not in self._undisturbed:
+            (stay,) = plan.scenarios(("stay",))
+            self._undisturbed[base] = self.stage(base).play(stay)
+        (wanted,) = plan.scenarios((name,), chunks=chunks)
+        trace = self.stage(path).play(wanted)
+        return findings.judge(self.plan(path), trace, self._undisturbed[base])
+
+    def judge(self, path: str, trace: Trace) -> Finding:
+        """A trace that an experiment made by itself, judged against the undisturbed run of its path."""
+        if path not in self._undisturbed:
+            (stay,) = plan.scenarios(("stay",))
+            self._undisturbed[path] = self.stage(path).play(stay)
+        return findings.judge(self.plan(path), trace, self._undisturbed[path])
+
+
+@contextlib.contextmanager
+def service(
+    directory: pathlib.Path,
+    database: str,
+    *,
+    workers: int = 1,
+    worker: bool = False,
+    server: plan.Server = plan.Server.UVICORN,
+) -> Iterator[Service]:
+    """Start the service on a database, with its tables made beforehand. `worker` adds the separate worker."""
+    directory.mkdir(parents=True, exist_ok=True)
+    savers.set_up(database)
+    effects = str(directory / "effects.log")
+    environment = {graphs.EFFECTS_VARIABLE: effects, booking.DATABASE_VARIABLE: database, **_quiet_tracing()}
+    if worker:
+        environment[booking.WORKER_VARIABLE] = str(directory / "orders.db")
+    aim = plan.Target(
+        app=APP,
+        server=server,
+        directory=directory,
+        environment=environment,
+        arguments=("--workers", str(workers)) if workers > 1 else (),
+    )
+    kind, name = ("postgres", "dsn") if savers.is_postgres(database) else ("sqlite", "path")
+    sources = (
+        plan.Source(kind=f"langgraph-{kind}", settings={name: database}),
+        plan.Source(kind="effect-log", settings={"path": effects, "column": 2, "thread_column": 1}),
+    )
+    with target.opened(aim) as running:
+        assert isinstance(running, Started)
+        yield Service(running, sources)
+
+
+def _quiet_tracing() -> Mapping[str, str]:
+    # A developer's own tracing settings must not send what an experiment does to a server.
+    return {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
