@@ -156,14 +156,18 @@ class Keeper:
 
     async def start(self) -> None:
         """Start the renewing thread and the tasks that listen for stop requests and watch the trust."""
+        self.attach()
+        self._thread = threading.Thread(target=self._main, name="outlive-lease", daemon=True)
+        self._thread.start()
+
+    def attach(self) -> None:
+        """Start what runs on the loop; without the thread, call ``watch_loop`` and ``renew_once`` yourself."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._tasks = [
             self._loop.create_task(self._listen_for_stops()),
             self._loop.create_task(self._watch_trust()),
         ]
-        self._thread = threading.Thread(target=self._main, name="outlive-lease", daemon=True)
-        self._thread.start()
 
     async def close(self) -> None:
         """Stop renewing; claims still held are left to expire."""

@@ -202,8 +202,9 @@ _LOUD: tuple[type, ...] = (
 class Signals:
     """The listeners of one runtime.  Thread-safe: ``emit`` may be called from any thread."""
 
-    def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = (log,)
+    def __init__(self, *, listeners: tuple[Listener, ...] | None = None) -> None:
+        """Tell the log, unless given other ``listeners``."""
+        self._listeners: tuple[Listener, ...] = (log,) if listeners is None else listeners
 
     def emit(self, happening: Happening) -> None:
         """Tell every listener.  A listener that raises is reported and does not stop the others."""

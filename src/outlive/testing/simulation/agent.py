@@ -1,0 +1,81 @@
+"""A model agent with durable steps, and the model provider that it calls.
+
+The agent does what a graph does: it goes on from its last checkpoint, calls the provider with a key that every
+attempt derives alike, and records each step as done under the fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outlive import agents, errors
+from outlive.model import Claim
+from outlive.policy import RunPolicy
+from outlive.store import steps as store_steps
+from outlive.store.script import Steps, script, statement
+from outlive.testing.simulation.history import Checkpoint, Effect, History
+
+if TYPE_CHECKING:
+    from outlive.testing.simulation.database import Database
+    from outlive.testing.simulation.process import Process
+
+
+@dataclass(slots=True)
+class Provider:
+    """Executes an effect once per key, and remembers every call."""
+
+    history: History
+    now: Any
+    _done: set[str] = field(default_factory=set)
+
+    def call(self, origin: str, step: int, epoch: int, process: str) -> None:
+        """Execute, or replay if this key was executed before."""
+        key = f"{origin}/{step}"
+        repeated = key in self._done
+        self._done.add(key)
+        self.history.effects.append(Effect(self.now(), origin, step, epoch, process, repeated))
+
+
+@script()
+def save(database: Database, holder: Claim, origin: str, step: int) -> Steps[None]:
+    """Record a step as done if the claim stands; raises ``Fenced``."""
+    rows = yield statement(
+        "check_fence", run_id=holder.run_id, epoch=holder.epoch, claim_token=holder.claim_token
+    )
+    if not rows:
+        raise errors.Fenced(store_steps.LATE, run_id=holder.run_id)
+    database.checkpoints[origin] = step + 1
+    database.history.checkpoints.append(Checkpoint(database.loop.time(), origin, step, holder.epoch))
+
+
+class StepsAgent:
+    """Runs ``input["steps"]`` steps, each ``input["pace"]`` seconds, yielding ``input["chunks"]`` chunks."""
+
+    drains = True
+
+    def __init__(self, name: str, policy: RunPolicy, process: Process) -> None:
+        self.name = name
+        self.policy = policy
+        self._process = process
+
+    async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
+        """Drive one attempt from the last checkpoint."""
+        database, store, origin = self._process.fleet.database, self._process.store, context.run.origin
+        wanted = context.input
+        await asyncio.sleep(0.001)
+        for step in range(database.checkpoints.get(origin, 0), wanted["steps"]):
+            if context.draining.is_set():
+                yield agents.Drained()
+                return
+            await asyncio.sleep(wanted["pace"])
+            self._process.fleet.provider.call(origin, step, context.attempt, self._process.name)
+            await asyncio.sleep(0.003)
+            for number in range(wanted["chunks"]):
+                yield agents.Chunk(data=[step, number, context.attempt])
+            if wanted.get("fails_at") == step:
+                raise ValueError("as the plan wants it")
+            await store.write(save(database, context.claim, origin, step))
+        yield agents.Outcome(output=wanted["steps"])

@@ -1,0 +1,234 @@
+"""The simulated fleet's database: one real SQLite with the real queries, and a store per process over it.
+
+Decides what can go wrong between a process and the database: latency, a connection lost before or after the
+commit, a lost reply, hints that are lost, late or repeated, tokens that vanish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outlive import errors, seams, signals
+from outlive.model import Claim, Renewed, Row
+from outlive.store import retry, sql, sqlite
+from outlive.store.script import Script, Statement, statement
+from outlive.store.wakeup import Hub
+from outlive.testing.simulation.history import Commit, EventRow, History, RunChange
+from outlive.testing.simulation.world import Dice, VirtualLoop
+
+if TYPE_CHECKING:
+    from outlive.testing.simulation.process import Process
+
+T = TypeVar("T")
+EPOCH_MS = 1_700_000_000_000
+_WATCH = """
+CREATE TEMP TABLE changed (run_id, thread_id, old_state, old_epoch, state, epoch, losses, stop_reason);
+CREATE TEMP TABLE logged (run_id, seq, thread_id, thread_seq, epoch, kind, payload);
+CREATE TEMP TRIGGER made AFTER INSERT ON main.runs BEGIN INSERT INTO changed VALUES
+  (NEW.run_id, NEW.thread_id, NULL, NULL, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
+CREATE TEMP TRIGGER moved AFTER UPDATE ON main.runs BEGIN INSERT INTO changed VALUES
+  (NEW.run_id, NEW.thread_id, OLD.state, OLD.epoch, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
+CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN INSERT INTO logged VALUES
+  (NEW.run_id, NEW.seq, NEW.thread_id, NEW.thread_seq, NEW.epoch, NEW.kind, NEW.payload); END;
+"""
+
+
+@dataclass(slots=True)
+class Weather:
+    """What the world does to one process's traffic with the database and with its peers, now."""
+
+    cut_off: bool = False
+    lost_replies: float = 0.0
+    failed_commits: float = 0.0
+    slow: float = 1.0
+    hints_lost: float = 0.0
+    hints_repeated: float = 0.0
+
+
+class Database:
+    """One SQLite in memory, its clock, and the log of its commits."""
+
+    def __init__(self, loop: VirtualLoop, history: History, blocks: Mapping[str, sql.Block]) -> None:
+        self.loop = loop
+        self.history = history
+        self.up_since = -1_000.0
+        self.checkpoints: dict[str, int] = {}
+        self._blocks = blocks
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        sqlite.migrate_connection(self._connection)
+        self._connection.executescript(_WATCH)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._connection.close()
+
+    @property
+    def now_ms(self) -> int:
+        """The database's clock, which every fence is judged by."""
+        return EPOCH_MS + round(self.loop.time() * 1000)
+
+    def run(self, script: Script[T], process: str, *, commit: bool = True) -> T:
+        """Run a script in one transaction; ``commit`` False rolls back what it did."""
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            value = self._step_through(script)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        if not commit:
+            connection.execute("ROLLBACK")
+            return value
+        changes = None if script.reads else self._changes(process, script.name)
+        connection.execute("COMMIT")
+        if changes is not None:
+            self.history.commits.append(changes)
+        return value
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Read for the checker."""
+        return [dict(row) for row in self._connection.execute(text)]
+
+    def _step_through(self, script: Script[T]) -> T:
+        steps = script.start()
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(self._execute(step))
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+
+    def _execute(self, step: Statement) -> list[Row]:
+        if step.name == "uptime":  # this one restarts when the simulation says so
+            return [{"up_ms": round((self.loop.time() - self.up_since) * 1000)}]
+        at = Statement(step.name, {**step.params, "now": self.now_ms})
+        return sqlite.execute(self._connection, self._blocks, at)
+
+    def _changes(self, process: str, script: str) -> Commit | None:
+        runs = tuple(_run_change(row) for row in self._connection.execute("SELECT * FROM changed"))
+        events = tuple(EventRow(*row) for row in self._connection.execute("SELECT * FROM logged"))
+        if not runs and not events:
+            return None
+        self._connection.execute("DELETE FROM changed")
+        self._connection.execute("DELETE FROM logged")
+        return Commit(self.loop.time(), process, script, runs, events)
+
+
+def _run_change(row: sqlite3.Row) -> RunChange:
+    before = None if row["old_state"] is None else (row["old_state"], row["old_epoch"])
+    after = (row["state"], row["epoch"])
+    return RunChange(row["run_id"], row["thread_id"], before, after, row["losses"], row["stop_reason"])
+
+
+@dataclass(eq=False)
+class SimulatedStore:
+    """The store of one simulated process."""
+
+    database: Database
+    process: Process
+    dice: Dice
+    happenings: signals.Signals
+    local: seams.Seams
+    hub: Hub = field(default_factory=Hub)
+    weather: Weather = field(default_factory=Weather)
+    _running: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Let transactions end."""
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=10.0)
+        self.process.fleet.tokens.discard(self.process.worker_id)
+
+    async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run a script; see ``store.Transactions``."""
+        return await self._until(script, budget)
+
+    async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
+        """Run a reading script; see ``store.Transactions``."""
+        return await self._until(script, budget)
+
+    async def _until(self, script: Script[T], budget: float) -> T:
+        async def attempt() -> T:
+            task = asyncio.get_running_loop().create_task(self._try(script))
+            self._running.add(task)
+            task.add_done_callback(self._forget)
+            return await asyncio.shield(task)
+
+        return await retry.until(
+            attempt, name=script.name, budget=budget, local=self.local, happenings=self.happenings
+        )
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be dead
+
+    async def _try(self, script: Script[T]) -> T:
+        rolls, weather = self.dice.of(f"io/{self.process.name}"), self.weather
+        await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
+        if weather.cut_off:
+            raise retry.Transient("cut off")
+        failed = not script.reads and rolls.random() < weather.failed_commits
+        value = self.database.run(script, self.process.name, commit=not failed)
+        if failed:
+            raise retry.Transient("connection lost before commit")
+        await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
+        if weather.cut_off or rolls.random() < weather.lost_replies:
+            raise retry.Transient("reply lost")
+        return value
+
+    def renew(self, claims: Sequence[Claim], lease: float) -> list[Renewed]:
+        """Renew; see ``store.Leases``."""
+        rolls, weather = self.dice.of(f"renew/{self.process.name}"), self.weather
+        if weather.cut_off:
+            raise errors.StoreUnavailable("cut off")
+        script = _renewal(claims, lease)
+        renewed = self.database.run(script, self.process.name)
+        if rolls.random() < weather.lost_replies:
+            raise errors.StoreUnavailable("reply lost")
+        return renewed
+
+    async def hold_token(self, worker: str) -> None:
+        """Hold the token until death."""
+        self.process.fleet.tokens.add(worker)
+
+    async def dead(self, workers: Collection[str]) -> set[str]:
+        """Look at the tokens, after some latency."""
+        await asyncio.sleep(self.dice.of("tokens").random() * 0.01)
+        return {worker for worker in workers if worker and worker not in self.process.fleet.tokens}
+
+    def announce(self, *topics: str) -> None:
+        """Wake local waiters; tell the peers, if the weather lets it."""
+        self.hub.wake(topics)
+        for peer in self.process.fleet.peers(self.process):
+            rolls = self.dice.of(f"hints/{self.process.name}/{peer.name}")
+            if rolls.random() < self.weather.hints_lost:
+                continue
+            for _ in range(1 + (rolls.random() < self.weather.hints_repeated)):
+                delay = rolls.expovariate(1 / 0.01) * self.weather.slow
+                peer.sandbox.spawn(_hint(peer, delay, topics))
+
+
+async def _hint(peer: Process, delay: float, topics: tuple[str, ...]) -> None:
+    await asyncio.sleep(delay)
+    peer.store.hub.wake(topics)
+
+
+def _renewal(claims: Sequence[Claim], lease: float) -> Script[list[Renewed]]:
+    def start() -> Any:
+        rows = yield statement("renew", claims=list(claims), lease_ms=round(lease * 1000))
+        return [Renewed.from_row(row) for row in rows]
+
+    return Script("renew", start, single=True)

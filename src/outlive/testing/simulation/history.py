@@ -1,0 +1,113 @@
+"""What happened in a simulation, as the checker and a person read it afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A run's row before and after one commit (``before`` None: inserted)."""
+
+    run_id: str
+    thread_id: str
+    before: tuple[str, int] | None
+    after: tuple[str, int]
+    losses: int
+    stop_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event as it was committed."""
+
+    run_id: str
+    seq: int
+    thread_id: str
+    thread_seq: int
+    epoch: int
+    kind: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One committed transaction that changed something."""
+
+    at: float
+    process: str
+    script: str
+    runs: tuple[RunChange, ...]
+    events: tuple[EventRow, ...]
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What one subscriber got.  ``ended``: its stream closed by itself; ``cut``: by a fault or by choice."""
+
+    client: str
+    process: str
+    run_id: str
+    after: int
+    joined_at: float
+    watching: bool
+    events: list[tuple[float, int, int, str, str]] = field(default_factory=list)
+    ended: bool = False
+    cut: bool = False
+    left_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client was told: by a submit (``run`` and how) or by a stop (outcome)."""
+
+    at: float
+    asked_at: float
+    client: str
+    what: str
+    run_id: str
+    detail: str
+    state: str
+    key: str | None = None
+    body: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A call that reached the model provider, at the moment of its execution."""
+
+    at: float
+    origin: str
+    step: int
+    epoch: int
+    process: str
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A step that was recorded as done, under the fence."""
+
+    at: float
+    origin: str
+    step: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class History:
+    """Everything, in order."""
+
+    commits: list[Commit] = field(default_factory=list)
+    transcripts: list[Transcript] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    notes: list[tuple[float, str, str]] = field(default_factory=list)
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
+    final_runs: list[dict[str, Any]] = field(default_factory=list)
+    final_events: list[EventRow] = field(default_factory=list)
+    ended_at: float = 0.0

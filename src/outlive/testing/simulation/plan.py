@@ -1,0 +1,129 @@
+"""What clients want and what goes wrong, drawn from a seed before anything runs.
+
+A plan is data: it can be printed, shortened and kept.  Everything else that is random while it runs has streams
+of its own, so that a shorter plan meets much the same latencies.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from outlive.testing.simulation.process import POLICIES
+
+PROCESSES = ("p0", "p1", "p2")
+BUSIEST = "busiest"
+"""Whichever process drives most when the fault strikes."""
+SPAN = 12.0
+"""Virtual seconds in which clients begin and faults strike."""
+
+
+class Want(StrEnum):
+    """What a client does."""
+
+    ASK = "ask"
+    FIRE = "fire"
+    STOP = "stop"
+    WATCH = "watch"
+    AGAIN = "again"
+
+
+class Fault(StrEnum):
+    """What goes wrong with a process, or with all of them."""
+
+    KILL = "kill"
+    SHUTDOWN = "shutdown"
+    FREEZE = "freeze"
+    STALL = "stall"
+    CUT_OFF = "cut off"
+    LOST_REPLIES = "lost replies"
+    FAILED_COMMITS = "failed commits"
+    SLOW = "slow"
+    HINTS_LOST = "hints lost"
+    HINTS_REPEATED = "hints repeated"
+    SKEW = "skew"
+    TOKENS_LOST = "tokens lost"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Op:
+    """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good."""
+
+    number: int
+    at: float
+    want: Want
+    via: str
+    thread: str = ""
+    agent: str = ""
+    key: str = ""
+    steps: int = 0
+    pace: float = 0.0
+    chunks: int = 0
+    fails_at: int | None = None
+    leaves_after: int | None = None
+    away: float | None = None
+    target: int = 0
+    delayed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strike:
+    """One fault: when, whom, for how long (seconds), how bad."""
+
+    at: float
+    fault: Fault
+    process: str
+    lasts: float
+    degree: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A seed's whole script."""
+
+    seed: int
+    ops: tuple[Op, ...] = field(default=())
+    strikes: tuple[Strike, ...] = field(default=())
+
+
+def generate(seed: int) -> Plan:
+    """Draw a plan: 6 to 14 client operations over a few threads, and up to 9 faults."""
+    rolls = random.Random(f"plan/{seed}")
+    threads = [f"t{number}" for number in range(rolls.randint(1, 4))]
+    ops = tuple(_op(rolls, number, threads) for number in range(rolls.randint(6, 14)))
+    strikes = tuple(_strike(rolls) for _ in range(rolls.choice((0, 1, 2, 4, 6, 9))))
+    return Plan(seed=seed, ops=ops, strikes=strikes)
+
+
+def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
+    want = rolls.choices(tuple(Want), (6, 3, 3, 1, 3))[0]
+    leaves = rolls.choice((None, None, 0, 1, 2, 4))
+    return Op(
+        number=number,
+        at=rolls.random() * SPAN,
+        want=want,
+        via=rolls.choice(PROCESSES),
+        thread=rolls.choice(threads),
+        agent=rolls.choice(tuple(POLICIES)),
+        key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
+        steps=rolls.choice((0, 1, 2, 3, 5)),
+        pace=rolls.choice((0.0, 0.05, 0.5, 1.5, 3.0)),
+        chunks=rolls.choice((0, 1, 3)),
+        fails_at=rolls.choice((None, None, None, 1)),
+        leaves_after=leaves,
+        away=None if leaves is None else rolls.choice((0.1, 0.8, 2.5, None)),
+        target=rolls.randrange(max(1, number)),
+        delayed=rolls.choice((None, None, None, 2.0)),
+    )
+
+
+def _strike(rolls: random.Random) -> Strike:
+    fault = rolls.choices(tuple(Fault), (5, 2, 4, 2, 2, 2, 2, 1, 1, 1, 1, 1))[0]
+    return Strike(
+        at=rolls.random() * SPAN,
+        fault=fault,
+        process=rolls.choice((*PROCESSES, *(BUSIEST,) * 4)),
+        lasts=rolls.choice((0.3, 1.0, 3.0, 6.0, 9.0)),
+        degree=rolls.choice((0.1, 0.4, 0.8)),
+    )

@@ -1,0 +1,161 @@
+"""A simulated process: the parts that ``runtime`` composes, over a simulated store; and the fleet of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from outlive import commands, disconnect, execution, lease, policy, presence, seams, signals, sweeper, worker
+from outlive.agents import Registry
+from outlive.store import sql
+from outlive.testing.simulation.agent import Provider, StepsAgent
+from outlive.testing.simulation.database import Database, SimulatedStore
+from outlive.testing.simulation.history import History
+from outlive.testing.simulation.world import Dice, Sandbox, VirtualLoop
+
+TIMING = lease.Timing(lease=4.0, renew_every=0.5, margin=0.5, stall_after=1.0, stall_limit=6.0)
+SLOTS = 3
+DRAIN = 3.0
+POLICIES: Mapping[str, policy.RunPolicy] = {
+    "chat": policy.chat(grace=1.0, stop_deadline=1.0),
+    "curt": policy.chat(grace=0.0, stop_deadline=1.0, on_busy="reject"),
+    "job": policy.job(max_losses=9, stop_deadline=1.0, on_busy="enqueue"),
+    "fragile": policy.job(recovery="stop", stop_deadline=1.0),
+    "short": policy.job(run_timeout=1.5, stop_deadline=1.0, on_busy="enqueue"),
+    "once": policy.job(max_losses=1, stop_deadline=1.0, on_busy="enqueue"),
+}
+
+
+@dataclass(eq=False)
+class Process:
+    """One incarnation of one machine's process; a restart makes another."""
+
+    name: str
+    fleet: Fleet
+    incarnation: int
+    skew: float = 0.0
+    sandbox: Sandbox = field(init=False)
+    happenings: signals.Signals = field(init=False)
+    up: bool = True
+
+    def __post_init__(self) -> None:
+        loop, dice = self.fleet.loop, self.fleet.dice
+        self.sandbox = Sandbox(self.name, loop)
+        self.happenings = signals.Signals(listeners=(self._note,))
+        local = seams.Seams(
+            monotonic=lambda: loop.time() + self.skew,
+            random=dice.of(f"local/{self.name}").random,
+            new_id=self.fleet.new_id,
+        )
+        self.store = SimulatedStore(self.fleet.database, self, dice, self.happenings, local)
+        told = self.happenings
+        registry = Registry(StepsAgent(name, declared, self) for name, declared in POLICIES.items())
+        self.keeper = lease.Keeper(self.store, timing=TIMING, happenings=told, local=local)
+        around = execution.Surroundings(
+            store=self.store, keeper=self.keeper, happenings=told, local=local, drain=DRAIN / 4
+        )
+        self.worker = worker.Worker(registry, around, slots=SLOTS)
+        self.commands = commands.Commands(
+            self.store, registry, starter=self.worker, happenings=told, local=local
+        )
+        self.presence = presence.Presence(self.store, happenings=told)
+        self.disconnect = disconnect.Disconnect(self.store, happenings=told)
+        self.sweeper = sweeper.Sweeper(self.store, timing=TIMING, happenings=told, local=local, every=0.4)
+
+    @property
+    def worker_id(self) -> str:
+        """What the liveness token stands for."""
+        return self.worker.id
+
+    def _note(self, happening: signals.Happening) -> None:
+        self.fleet.history.notes.append((self.fleet.loop.time(), self.name, repr(happening)))
+
+    def start(self) -> None:
+        """Begin working; each duty in the process's own sandbox."""
+        self.sandbox.spawn(self._begin())
+        self.sandbox.spawn(self._renew(), renewing=True)
+        for duty in (self.sweeper.run(), self.presence.run(), self.disconnect.run()):
+            self.sandbox.spawn(duty)
+
+    async def _begin(self) -> None:
+        self.keeper.attach()
+        await self.worker.begin()
+
+    async def _renew(self) -> None:
+        """What the renewing thread does, in virtual time."""
+        while True:
+            await asyncio.sleep(TIMING.renew_every)
+            self.keeper.watch_loop()
+            self.keeper.renew_once()
+
+    async def shut_down(self) -> None:
+        """End as ``runtime`` does; afterwards nothing of this process may be left at work."""
+        self.up = False
+        await self.commands.close()
+        await self.worker.shutdown(DRAIN)
+        await self.presence.close()
+        await self.store.close()
+        if self.worker.driving:
+            self.fleet.history.leaks.append(f"{self.name} still drives {list(self.worker.driving)}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.up = False
+        self.sandbox.kill()
+        self.fleet.tokens.discard(self.worker_id)
+
+
+@dataclass(eq=False)
+class Fleet:
+    """All processes over one database."""
+
+    loop: VirtualLoop
+    dice: Dice
+    history: History
+    blocks: Mapping[str, sql.Block]
+    new_id: Callable[[], str] = field(init=False)
+    tokens: set[str] = field(default_factory=set)
+    current: dict[str, Process] = field(default_factory=dict)
+    all: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.database = Database(self.loop, self.history, self.blocks)
+        self.provider = Provider(self.history, self.loop.time)
+        self.new_id = _counting_ids(self.dice)
+
+    def start(self, name: str) -> Process:
+        """Start a process, or its next incarnation."""
+        before = self.current.get(name)
+        process = Process(name, self, before.incarnation + 1 if before else 1)
+        if before is not None:
+            process.skew = before.skew
+        self.current[name] = process
+        self.all.append(process)
+        process.start()
+        return process
+
+    def peers(self, process: Process) -> list[Process]:
+        """The other processes that live."""
+        return [peer for peer in self.current.values() if peer is not process and peer.up]
+
+    def close(self) -> None:
+        """Free what a simulation holds."""
+        for process in self.all:
+            process.sandbox.kill()
+        self.database.close()
+
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Every task that a process ever began itself."""
+        return [task for process in self.all for task in process.sandbox.tasks]
+
+
+def _counting_ids(dice: Dice) -> Callable[[], str]:
+    rolls, count = dice.of("ids"), 0
+
+    def new_id() -> str:
+        nonlocal count
+        count += 1
+        return f"{count:08x}{rolls.getrandbits(96):024x}"
+
+    return new_id

@@ -1,0 +1,246 @@
+"""Runs one plan from beginning to rest, and makes a failing one smaller."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from outlive.store import sql
+from outlive.testing.simulation import checker
+from outlive.testing.simulation.clients import Clients
+from outlive.testing.simulation.history import EventRow, History
+from outlive.testing.simulation.plan import BUSIEST, PROCESSES, Fault, Plan, Strike, generate
+from outlive.testing.simulation.process import Fleet, Process
+from outlive.testing.simulation.world import Dice, StuckError, VirtualLoop
+
+T = TypeVar("T")
+REST = 45.0
+"""Virtual seconds after the last fault within which everything must have ended."""
+TOKENS_BACK = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A plan, what happened, and which promises that broke."""
+
+    plan: Plan
+    history: History
+    violations: tuple[checker.Violation, ...]
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The ids of the broken invariants."""
+        return frozenset(violation.invariant for violation in self.violations)
+
+
+def simulate(plan: Plan | int, *, blocks: Mapping[str, sql.Block] | None = None) -> Result:
+    """Run a plan, or the plan of a seed.  ``blocks`` replaces the queries, to see what a bug in them does."""
+    plan = generate(plan) if isinstance(plan, int) else plan
+    history = History()
+    loop = VirtualLoop()
+    loop.set_exception_handler(lambda _, context: history.leaks.append(_complaint(context)))
+    fleet = Fleet(loop, Dice(plan.seed), history, blocks or sql.load(sql.Dialect.SQLITE, bound_clock=True))
+    try:
+        loop.run_until_complete(_unfold(plan, fleet))
+    except StuckError as stuck:
+        history.leaks.append(str(stuck))
+    finally:
+        history.ended_at = loop.time()
+        history.final_runs = fleet.database.rows("SELECT * FROM runs")
+        history.final_events = [
+            EventRow(**row)
+            for row in fleet.database.rows(
+                "SELECT run_id, seq, thread_id, thread_seq, epoch, kind, payload FROM events ORDER BY run_id, seq"
+            )
+        ]
+        _end(loop, fleet)
+    return Result(plan, history, tuple(checker.check(history)))
+
+
+def _complaint(context: dict[str, object]) -> str:
+    return f"the event loop complained: {context.get('message')} {context.get('exception')!r}"
+
+
+async def _unfold(plan: Plan, fleet: Fleet) -> None:
+    for name in PROCESSES:
+        fleet.start(name)
+    clients = Clients(fleet, {op.number: op for op in plan.ops})
+    loop = asyncio.get_running_loop()
+    acting = [loop.create_task(clients.act(op)) for op in plan.ops]
+    striking = [loop.create_task(_strike(strike, fleet)) for strike in plan.strikes]
+    await asyncio.gather(*striking)
+    quiet_at = loop.time()
+    await asyncio.gather(*acting)
+    while loop.time() < quiet_at + REST and _alive(fleet):
+        await asyncio.sleep(0.5)
+    for process in list(fleet.current.values()):
+        ending = process.sandbox.spawn(process.shut_down())
+        await asyncio.wait({ending}, timeout=30.0)
+        if not ending.done():
+            fleet.history.leaks.append(f"{process.name} does not shut down")
+
+
+def _alive(fleet: Fleet) -> bool:
+    return bool(fleet.database.rows("SELECT 1 FROM runs WHERE state IN ('queued', 'running') LIMIT 1"))
+
+
+async def _strike(strike: Strike, fleet: Fleet) -> None:
+    await asyncio.sleep(strike.at)
+    if strike.process == BUSIEST:
+        busiest = max(fleet.current.values(), key=lambda process: len(process.worker.driving))
+        strike = dataclasses.replace(strike, process=busiest.name)
+    process = fleet.current[strike.process]
+    if process.up:
+        _note(fleet, strike, "begins")
+        await _STRIKES[strike.fault](strike, process, fleet)
+        _note(fleet, strike, "is over")
+
+
+def _note(fleet: Fleet, strike: Strike, what: str) -> None:
+    fleet.history.faults.append((fleet.loop.time(), f"{strike.fault.value} of {strike.process} {what}"))
+
+
+async def _kill(strike: Strike, process: Process, fleet: Fleet) -> None:
+    process.kill()
+    await asyncio.sleep(strike.lasts)
+    if fleet.current[strike.process] is process:
+        fleet.start(strike.process)
+
+
+async def _shut_down(strike: Strike, process: Process, fleet: Fleet) -> None:
+    ending = process.sandbox.spawn(process.shut_down())
+    await asyncio.wait({ending}, timeout=30.0)
+    process.kill()
+    await asyncio.sleep(strike.lasts)
+    if fleet.current[strike.process] is process:
+        fleet.start(strike.process)
+
+
+async def _freeze(strike: Strike, process: Process, fleet: Fleet) -> None:
+    del fleet
+    process.sandbox.freeze()
+    await asyncio.sleep(strike.lasts)
+    process.sandbox.thaw()
+
+
+async def _stall(strike: Strike, process: Process, fleet: Fleet) -> None:
+    del fleet
+    process.sandbox.stall()
+    await asyncio.sleep(strike.lasts)
+    process.sandbox.thaw()
+
+
+async def _skew(strike: Strike, process: Process, fleet: Fleet) -> None:
+    """A clock that is off by a constant: monotonic clocks of two machines have nothing in common."""
+    del fleet
+    if process.keeper is not None and not process.worker.driving:
+        process.skew += 600.0 * strike.degree
+    await asyncio.sleep(0)
+
+
+async def _tokens_lost(strike: Strike, process: Process, fleet: Fleet) -> None:
+    """The database restarts: every token is gone at once, and comes back as processes reconnect."""
+    del strike, process
+    held = set(fleet.tokens)
+    fleet.tokens.clear()
+    fleet.database.up_since = fleet.loop.time()
+    await asyncio.sleep(TOKENS_BACK)
+    fleet.tokens.update(held & {process.worker_id for process in fleet.current.values() if process.up})
+
+
+def _weather(name: str, value: Callable[[Strike], object]) -> Callable[..., object]:
+    async def strike_with(strike: Strike, process: Process, fleet: Fleet) -> None:
+        del fleet
+        usual = getattr(process.store.weather, name)
+        setattr(process.store.weather, name, value(strike))
+        await asyncio.sleep(strike.lasts)
+        setattr(process.store.weather, name, usual)
+
+    return strike_with
+
+
+_STRIKES: Mapping[Fault, Callable[..., object]] = {
+    Fault.KILL: _kill,
+    Fault.SHUTDOWN: _shut_down,
+    Fault.FREEZE: _freeze,
+    Fault.STALL: _stall,
+    Fault.SKEW: _skew,
+    Fault.TOKENS_LOST: _tokens_lost,
+    Fault.CUT_OFF: _weather("cut_off", lambda _: True),
+    Fault.LOST_REPLIES: _weather("lost_replies", lambda strike: strike.degree),
+    Fault.FAILED_COMMITS: _weather("failed_commits", lambda strike: strike.degree),
+    Fault.SLOW: _weather("slow", lambda strike: 1 + 100 * strike.degree),
+    Fault.HINTS_LOST: _weather("hints_lost", lambda strike: 1.0 if strike.degree > 0.5 else strike.degree),
+    Fault.HINTS_REPEATED: _weather("hints_repeated", lambda strike: strike.degree),
+}
+
+
+def _end(loop: VirtualLoop, fleet: Fleet) -> None:
+    """Close what the killed left open, quietly: their ``finally`` blocks run now, and reach nothing."""
+    fleet.close()
+    complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for task in (*asyncio.all_tasks(loop), *fleet.tasks()):
+                _close(task)
+            loop.close()
+    finally:
+        sys.unraisablehook = complain
+
+
+def _close(task: asyncio.Task[object]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    work = task.get_coro()
+    for _ in range(10):
+        try:
+            work.close()  # type: ignore[union-attr]
+        except BaseException:
+            continue
+        return
+
+
+# ---------------------------------------------------------------- smaller
+
+
+def shrink(plan: Plan, *, blocks: Mapping[str, sql.Block] | None = None, most: int = 200) -> Result:
+    """Return the smallest plan found that breaks one of the same promises, in at most ``most`` runs."""
+    best = simulate(plan, blocks=blocks)
+    wanted = best.broken
+    left = most
+    shorter = True
+    while shorter and left > 0:
+        shorter = False
+        for candidate in _shorter(best.plan):
+            left -= 1
+            tried = simulate(candidate, blocks=blocks)
+            if tried.broken & wanted:
+                best, shorter = tried, True
+                break
+            if left <= 0:
+                break
+    return best
+
+
+def _shorter(plan: Plan) -> list[Plan]:
+    rolls = random.Random(plan.seed)
+    without = [
+        dataclasses.replace(plan, strikes=_but(plan.strikes, at)) for at in range(len(plan.strikes))
+    ] + [dataclasses.replace(plan, ops=_but(plan.ops, at)) for at in range(len(plan.ops))]
+    rolls.shuffle(without)
+    half = len(plan.ops) // 2
+    return [
+        dataclasses.replace(plan, ops=plan.ops[:half]),
+        dataclasses.replace(plan, ops=plan.ops[half:]),
+        *without,
+    ]
+
+
+def _but(items: tuple[T, ...], at: int) -> tuple[T, ...]:
+    return items[:at] + items[at + 1 :]
