@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from outlive import agents, encoding, seams
+from outlive import agents, encoding, failpoints, seams
 from outlive.lease import Held, Keeper
 from outlive.model import EventKind, NewEvent
 from outlive.store import Store, moves, wakeup
@@ -113,6 +113,7 @@ class Recorder:
             return
         since = self._local.monotonic()
         step = moves.append(self._held.claim, batch, self.last_seq, self._keeper.timing.lease)
+        failpoints.reach("recorder.append")
         appended = await self._keeper.write(self._held, step)
         self.last_seq = appended.last_seq
         self._keeper.extend(self._held, since)

@@ -60,6 +60,11 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process has been stopped by a signal and not been continued."""
+    return any(pid == known and state == "T" for known, _, state in _table())
+
+
 def _runs(pid: int) -> bool:
     return any(pid == known and state != "Z" for known, _, state in _table())
 
