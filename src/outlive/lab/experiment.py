@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlive.lab import stage
+
 #: Called with an experiment's name, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
 
@@ -86,13 +88,18 @@ class Experiment:
 
 @dataclass(kw_only=True)
 class Bench:
-    """What an experiment works with: options, seeded randomness, a directory, PostgreSQL, its progress."""
+    """What an experiment works with.
+
+    Options, seeded randomness, a directory, its progress, a PostgreSQL database, and `service`: the booking
+    service on SQLite, started at the first call and shared by all experiments that only leave it.
+    """
 
     name: str
     options: Options
     directory: pathlib.Path
     progress: Progress
     postgres: Callable[[], str | None]
+    service: Callable[[], stage.Service]
     random: random.Random = field(default_factory=random.Random)
     _done: int = 0
     _total: int = 0

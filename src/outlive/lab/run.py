@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pathlib
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from outlive.lab import experiments
+from outlive.lab import experiments, stage
 from outlive.lab.experiment import Bench, Experiment, Options, Progress, Result, Unavailable, databases
 
 
@@ -35,28 +37,30 @@ def _play(chosen: Sequence[Experiment], options: Options, progress: Progress) ->
     with (
         tempfile.TemporaryDirectory(prefix="outlive-lab-", ignore_cleanup_errors=True) as directory,
         databases(options.postgres) as postgres,
+        contextlib.ExitStack() as stack,
     ):
+        root = pathlib.Path(directory)
+
+        @functools.cache
+        def service() -> stage.Service:
+            return stack.enter_context(stage.service(root / "service", str(root / "service.db"), worker=True))
+
         for experiment in chosen:
-            place = pathlib.Path(directory) / experiment.name
+            place = root / experiment.name
             place.mkdir()
-            yield _one(experiment, options, place, progress, postgres)
+            bench = Bench(
+                name=experiment.name,
+                options=options,
+                directory=place,
+                progress=progress,
+                postgres=postgres,
+                service=service,
+                random=random.Random(f"{options.seed}/{experiment.name}"),
+            )
+            yield _one(experiment, bench)
 
 
-def _one(
-    experiment: Experiment,
-    options: Options,
-    place: pathlib.Path,
-    progress: Progress,
-    postgres: Callable[[], str | None],
-) -> Result:
-    bench = Bench(
-        name=experiment.name,
-        options=options,
-        directory=place,
-        progress=progress,
-        postgres=postgres,
-        random=random.Random(f"{options.seed}/{experiment.name}"),
-    )
+def _one(experiment: Experiment, bench: Bench) -> Result:
     began = time.monotonic()
     measured, skipped = None, None
     try:

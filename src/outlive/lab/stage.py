@@ -18,7 +18,7 @@ from outlive.probe.target import Started
 APP = "outlive.lab.services.booking:app"
 
 #: Seconds without a happening that count as rest.
-QUIET = 0.35
+QUIET = 0.3
 
 
 class Service:

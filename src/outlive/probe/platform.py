@@ -14,7 +14,7 @@ from outlive.probe import nginx
 from outlive.probe.client import Call, Client
 from outlive.probe.inject import canary
 from outlive.probe.inject.wrap import CLIENT_HEADER
-from outlive.probe.plan import Leaving, Plan
+from outlive.probe.plan import Leaving
 from outlive.probe.tape import Happening, of_kind
 from outlive.probe.target import Running, Started
 
@@ -24,7 +24,7 @@ FULL = canary.STEP * canary.STEPS + 2.0
 NOT_STARTED = "not measured: the service was not started by the probe"
 
 
-def facts(plan: Plan, service: Started | Running) -> Mapping[str, object]:
+def facts(service: Started | Running) -> Mapping[str, object]:
     """Ask every question that this platform can be asked."""
     if not isinstance(service, Started):
         return {"skipped": NOT_STARTED}
@@ -33,13 +33,11 @@ def facts(plan: Plan, service: Started | Running) -> Mapping[str, object]:
     found["is_disconnected"]["behind_middleware"] = _polled(service, "/middleware/poll")  # type: ignore[index]
     found["yield_dependency"] = _dependency(service)
     found["native_sse"] = _native(service)
-    del plan
     return found
 
 
-def behind_nginx(plan: Plan, service: Started | Running) -> Mapping[str, object]:
+def behind_nginx(service: Started | Running) -> Mapping[str, object]:
     """Leave the canary's stream through a proxy; says why not where there is no nginx."""
-    del plan
     if not isinstance(service, Started):
         return {"skipped": NOT_STARTED}
     if nginx.binary() is None:

@@ -87,10 +87,10 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Report:
         extra: dict[str, Any] = {}
         if plan.platform:
             progress("platform")
-            extra["platform"] = platforms.facts(plan, service)
+            extra["platform"] = platforms.facts(service)
         if plan.nginx:
             progress("nginx")
-            extra["behind_nginx"] = platforms.behind_nginx(plan, service)
+            extra["behind_nginx"] = platforms.behind_nginx(service)
     return Report(
         target=plan.target.app or plan.target.url or "",
         server=service.server,

@@ -52,7 +52,7 @@ class Seen:
 
 
 def _play(bench: Bench) -> Measured:
-    trials = bench.trials(full=80, quick=6)
+    trials = bench.trials(full=80, quick=4)
     bench.plan(trials * len(CASES))
     rows: list[Mapping[str, object]] = []
     lost: list[tuple[str, Mapping[str, int]]] = []
@@ -75,7 +75,7 @@ async def _trial(case: Case, path: pathlib.Path, after: float) -> Seen:
     """Leave by the clock, so long after the charge, and then send one more message."""
     config = {"configurable": {"thread_id": "t"}}
     async with bench_graph.saver(case.saver, path) as saver:
-        chain = Chain(saver)
+        chain = Chain(saver, notify=0.1)
 
         async def when() -> None:
             await chain.charged.wait()

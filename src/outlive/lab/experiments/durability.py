@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from outlive.lab import figures, stage
+from outlive.lab import figures
 from outlive.lab.experiment import Bench, Experiment, Figure, Measured
 from outlive.probe.evidence.found import Position
 from outlive.probe.findings import Finding
@@ -19,15 +19,15 @@ def _play(bench: Bench) -> Measured:
     rows: list[Mapping[str, object]] = []
     drawn: list[Figure] = []
     held = True
-    with stage.service(bench.place("service"), str(bench.place("durability.db"))) as service:
-        for mode in MODES:
-            for trial in range(trials):
-                finding = service.play(f"inline?durability={mode}", "return")
-                held &= _as_asserted(mode, finding)
-                rows.append({"durability": mode, "trial": trial + 1, **_row(finding)})
-                bench.step()
-                if trial == 0:
-                    drawn += figures.of(finding, f"durability={mode}, left and then one more message")
+    service = bench.service()
+    for mode in MODES:
+        for trial in range(trials):
+            finding = service.play(f"inline?durability={mode}", "return", like="inline")
+            held &= _as_asserted(mode, finding)
+            rows.append({"durability": mode, "trial": trial + 1, **_row(finding)})
+            bench.step()
+            if trial == 0:
+                drawn += figures.of(finding, f"durability={mode}, left and then one more message")
     return Measured(ok=held, rows=rows, figures=[_bars(rows), *drawn])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlive.lab import figures, stage
+from outlive.lab import figures
 from outlive.lab.experiment import Bench, Experiment, Figure, Measured, interval
 from outlive.probe.findings import Finding
 
@@ -19,18 +19,18 @@ CUTS = {
 
 
 def _play(bench: Bench) -> Measured:
-    trials = bench.trials(full=20, quick=2)
+    trials = bench.trials(full=20, quick=1)
     bench.plan(trials * len(CUTS))
     rows: list[Mapping[str, object]] = []
     drawn: list[Figure] = []
-    with stage.service(bench.place("service"), str(bench.place("modes.db"))) as service:
-        for name, (path, chunks, node) in CUTS.items():
-            found: list[Finding] = []
-            for _ in range(trials):
-                found.append(service.play(path, "leave", chunks=chunks))
-                bench.step()
-            rows.append(_row(name, node, found))
-            drawn += figures.of(found[0], name)[:1]
+    service = bench.service()
+    for name, (path, chunks, node) in CUTS.items():
+        found: list[Finding] = []
+        for _ in range(trials):
+            found.append(service.play(path, "leave", chunks=chunks))
+            bench.step()
+        rows.append(_row(name, node, found))
+        drawn += figures.of(found[0], name)[:1]
     plainly = str(rows[0]["completed after leaving"]).startswith("0 of")
     others = all(str(row["completed after leaving"]).startswith(f"{trials} of") for row in rows[1:])
     return Measured(ok=plainly and others, rows=rows, figures=drawn)

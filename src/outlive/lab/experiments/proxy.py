@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlive.lab import stage
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable
 from outlive.probe import nginx, platform
 
@@ -13,8 +12,7 @@ def _play(bench: Bench) -> Measured:
     if nginx.binary() is None:
         raise Unavailable(nginx.ABSENT)
     bench.plan(1)
-    with stage.service(bench.place("service"), str(bench.place("proxy.db"))) as service:
-        found = platform.behind_nginx(service.plan("inline"), service.running)
+    found = platform.behind_nginx(bench.service().running)
     bench.step()
     rows = [{"configuration": name, **_facts(facts)} for name, facts in found.items()]
     steps = {str(row["configuration"]): int(str(row["steps_after_close"])) for row in rows}

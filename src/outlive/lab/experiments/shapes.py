@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from outlive.probe import terminal
 from outlive.probe.findings import Finding
 from outlive.probe.plan import Outcome
 
+Opened = contextlib.AbstractContextManager[stage.Service]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -19,7 +22,6 @@ class Shape:
     path: str
     outcome: Outcome
     chunks: int = 2
-    like: str | None = None
 
 
 ARTICLE = (
@@ -41,26 +43,24 @@ OTHERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """Where checkpoints are, and how many processes serve."""
+    """A service on some store, to be opened; None where the store is not to be had."""
 
     name: str
-    database: str | None
-    workers: int = 1
-    shapes: tuple[Shape, ...] = ARTICLE
+    open: Opened | None
+    shapes: tuple[Shape, ...]
 
 
 def _play(bench: Bench) -> Measured:
     stores = list(_stores(bench))
-    bench.plan(sum(len(store.shapes) for store in stores if store.database))
+    bench.plan(sum(len(store.shapes) for store in stores if store.open))
     rows: list[Mapping[str, object]] = []
     drawn: list[Figure] = []
     held = True
     for store in stores:
-        if store.database is None:
+        if store.open is None:
             rows.append({"store": store.name, "shape": "-", "outcome": "not measured: no PostgreSQL here"})
             continue
-        directory = bench.place(store.name.replace(" ", "-"))
-        with stage.service(directory, store.database, workers=store.workers, worker=True) as service:
+        with store.open as service:
             for shape in store.shapes:
                 finding = _one(service, shape, returns=shape in ARTICLE or not bench.options.quick)
                 held &= finding.outcome is shape.outcome
@@ -72,19 +72,26 @@ def _play(bench: Bench) -> Measured:
 
 
 def _stores(bench: Bench) -> Iterator[Store]:
-    # A directory per store keeps threads of one apart from those of another.
-    yield Store(name="SQLite", database=str(bench.place("shapes.db")), shapes=ARTICLE + OTHERS)
-    full = ARTICLE if bench.options.quick else ARTICLE + OTHERS
-    yield Store(name="PostgreSQL", database=bench.postgres(), shapes=full)
+    everything = ARTICLE + OTHERS
+    yield Store(name="SQLite", open=contextlib.nullcontext(bench.service()), shapes=everything)
+    shapes = ARTICLE[:1] if bench.options.quick else everything
+    yield Store(name="PostgreSQL", open=_postgres(bench, "one", 1), shapes=shapes)
     if not bench.options.quick:
-        yield Store(name="PostgreSQL, 4 workers", database=bench.postgres(), workers=4, shapes=full)
+        yield Store(name="PostgreSQL, 4 workers", open=_postgres(bench, "four", 4), shapes=shapes)
+
+
+def _postgres(bench: Bench, name: str, workers: int) -> Opened | None:
+    database = bench.postgres()
+    if database is None:
+        return None
+    return stage.service(bench.place(name), database, workers=workers, worker=True)
 
 
 def _one(service: stage.Service, shape: Shape, *, returns: bool) -> Finding:
     if shape.chunks == 0:
-        return service.play(shape.path, "leave-early", like=shape.like)
+        return service.play(shape.path, "leave-early")
     name = "return" if returns else "leave"
-    return service.play(shape.path, name, chunks=shape.chunks, like=shape.like)
+    return service.play(shape.path, name, chunks=shape.chunks)
 
 
 def _row(finding: Finding) -> Mapping[str, object]:

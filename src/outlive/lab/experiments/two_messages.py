@@ -19,7 +19,7 @@ NAMES = ("plan", "charge", "notify", "finish")
 
 
 def _play(bench: Bench) -> Measured:
-    trials = bench.trials(full=10, quick=3)
+    trials = bench.trials(full=10, quick=2)
     bench.plan(trials)
     database = bench.postgres()
     workers = 4 if database and not bench.options.quick else 1

@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 EFFECTS_VARIABLE = "OUTLIVE_LAB_EFFECTS"
 
 #: Seconds per node.
-NODES = {"plan": 0.05, "charge": 0.05, "notify": 0.6, "finish": 0.05}
+NODES = {"plan": 0.05, "charge": 0.05, "notify": 0.5, "finish": 0.05}
 
 
 class State(TypedDict):
