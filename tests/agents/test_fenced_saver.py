@@ -375,6 +375,14 @@ def test_setting_up_sqlite_can_be_repeated_and_stays_inside_a_transaction() -> N
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
+def test_a_saver_reads_plain_rows_from_a_connection_that_names_its_columns() -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        cursor = saver_sqlite._Guest(connection).cursor()
+        assert cursor.execute("SELECT 1 AS a").fetchone() == (1,)
+        assert connection.execute("SELECT 1 AS a").fetchone()["a"] == 1
+
+
 async def test_several_processes_may_set_postgresql_up_at_once(postgres_dsn: str) -> None:
     await asyncio.to_thread(postgres.migrate_database, postgres_dsn)
     async with asyncio.TaskGroup() as group:

@@ -56,6 +56,32 @@ async def test_S08_an_executor_that_thaws_after_its_run_was_finished_by_another_
     }
 
 
+async def test_S08_with_asynchronous_checkpoints_the_step_behind_the_refused_one_is_the_last(
+    on: bench.Bench,
+) -> None:
+    trace = bench.Trace()
+    gates = [trace.hold("charge"), trace.hold("notify")]
+    agent = await on.agent(bench.booking(trace))
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hear(happening: signals.Happening) -> None:
+        if isinstance(happening, signals.StaleWriteRefused):
+            loop.call_soon_threadsafe(refused.set)
+
+    on.signals.listen(hear)
+    context = await on.claimed(rules=bench.JOB.but(durability="async"))
+    frozen = bench.driven(agent, context)
+    await trace.until("charge")
+    await on.lose(context.claim)
+    gates[0].set()
+    await asyncio.wait_for(refused.wait(), bench.WITHIN)
+    gates[1].set()  # the step that may have begun before the refusal was known
+    with pytest.raises(errors.Fenced):
+        await frozen
+    assert "finish" not in trace.began
+
+
 async def test_a_run_lost_before_its_first_checkpoint_starts_with_its_input(on: bench.Bench) -> None:
     trace = bench.Trace()
     agent = await on.agent(bench.booking(trace))
@@ -247,6 +273,31 @@ async def test_an_answer_whose_executor_was_lost_in_a_later_node_is_not_given_ag
     assert await bench.last_of(agent, again) == agents.Outcome(output={"steps": ["plan", "yes", "finish"]})
     assert trace.ended == ["plan", "ask", "ask", "finish"]  # asked once, answered once
     await bench.cut(task)
+
+
+async def test_an_answer_whose_executor_was_lost_just_before_the_next_question_does_not_answer_it(
+    on: bench.Bench,
+) -> None:
+    trace = bench.Trace()
+
+    async def second(state: bench.Steps) -> dict[str, list[str]]:
+        await trace.visit("second")
+        return {"steps": [interrupt("really?")]}
+
+    builder = asking(trace, "sure?")
+    builder.add_node("second", second)
+    builder.add_edge("finish", "second")
+    agent = await on.agent(builder.compile())
+    first = await on.claimed(thread="t")
+    await bench.last_of(agent, first)
+    await on.settle(first, State.WAITING)
+    trace.hold("second")
+    answer = await on.claimed({"command": {"resume": "yes"}}, thread="t")
+    lost = bench.driven(agent, answer)
+    await trace.until("second")
+    again = await on.again(answer)
+    assert question(await bench.last_of(agent, again)) == ["really?"]
+    await bench.cut(lost)
 
 
 async def test_S28_a_question_inside_a_subgraph_is_asked_once_and_its_work_is_not_repeated(

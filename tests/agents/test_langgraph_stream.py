@@ -161,13 +161,18 @@ async def test_what_a_subgraph_hands_up_is_not_noted(on: bench.Bench) -> None:
     class Wider(bench.Steps):
         more: str
 
-    async def inner(state: Wider) -> Any:
+    async def wide(state: Wider) -> Any:
         return {"steps": ["inner"], "more": "than the parent has"}
 
-    builder: StateGraph[Any, Any, Any, Any] = StateGraph(Wider)
-    builder.add_node("inner", inner)
-    builder.add_edge(START, "inner")
-    items = await bench.all_of(await on.agent(around(builder.compile())), await on.claimed())
+    inner: StateGraph[Any, Any, Any, Any] = StateGraph(Wider)
+    inner.add_node("same", wide)
+    inner.add_edge(START, "same")
+    outer: StateGraph[Any, Any, Any, Any] = StateGraph(bench.Steps)
+    outer.add_node("same", bench.Trace().node("outer"))
+    outer.add_node("sub", inner.compile())
+    outer.add_edge(START, "same")
+    outer.add_edge("same", "sub")
+    items = await bench.all_of(await on.agent(outer.compile()), await on.claimed())
     assert bench.notes(items) == []
 
 

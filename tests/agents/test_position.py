@@ -138,6 +138,17 @@ async def test_a_thread_cut_in_the_node_behind_a_breakpoint_that_was_passed_is_t
     assert await position(agent, second) is Position.TORN
 
 
+async def test_a_thread_in_its_first_node_is_at_no_breakpoint_after_another(on: bench.Bench) -> None:
+    trace = bench.Trace()
+    trace.hold("plan")
+    agent = await on.agent(bench.booking(trace, interrupt_after="*"))
+    context = await on.claimed()
+    running = bench.driven(agent, context)
+    await trace.until("plan")
+    assert await position(agent, context) is Position.TORN  # as a process that was killed here leaves it
+    await bench.cut(running)
+
+
 async def test_a_thread_at_a_breakpoint_of_its_subgraph_waits(on: bench.Bench) -> None:
     inner = bench.booking(bench.Trace(), interrupt_before=["charge"])
     agent = await on.agent(graph(sub=inner).compile())
