@@ -161,7 +161,7 @@ class Keeper:
         self._thread.start()
 
     def attach(self) -> None:
-        """Start what runs on the loop; without the thread, call ``watch_loop`` and ``renew_once`` yourself."""
+        """Start what runs on the loop; without a thread, call ``watch_loop`` and ``renew_once``."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._tasks = [

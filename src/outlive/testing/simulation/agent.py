@@ -1,7 +1,7 @@
 """A model agent with durable steps, and the model provider that it calls.
 
-The agent does what a graph does: it goes on from its last checkpoint, calls the provider with a key that every
-attempt derives alike, and records each step as done under the fence.
+The agent does what a graph does: it goes on from its last checkpoint, calls the provider with a key that
+every attempt derives alike, and records each step as done under the fence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a whole history and says which promise it breaks.
 
-Every check is independent of the code under test: it reads commits, transcripts, answers and effects, and the move
-table.  A check returns sentences; none means that the promise was kept.
+Every check is independent of the code under test: it reads commits, transcripts, answers and effects, and the
+move table.  A check returns sentences; none means that the promise was kept.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _terminal_is_final(history: History) -> Iterator[str]:
             if len(ends) != 1:
                 yield f"{change.run_id[:8]} ended with {len(ends)} end events in that commit"
             elif f'"{change.after[0]}"' not in ends[0].payload:
-                yield f"the end event of {change.run_id[:8]} does not say {change.after[0]}: {ends[0].payload}"
+                yield f"the end of {change.run_id[:8]} does not say {change.after[0]}: {ends[0].payload}"
 
 
 def _one_running_per_thread(history: History) -> Iterator[str]:
@@ -99,9 +99,9 @@ def _losses_are_losses(history: History) -> Iterator[str]:
 
 def _shutdown_finalises_nothing(history: History) -> Iterator[str]:
     for run in history.final_runs:
-        if run["state"] == "abandoned" and run["losses"] == 0 and '"recovery":"resume"' in run["policy"]:
-            if run["max_losses"] > 0:
-                yield f"{run['run_id'][:8]} was abandoned without having been lost"
+        resumes = '"recovery":"resume"' in run["policy"] and run["max_losses"] > 0
+        if run["state"] == "abandoned" and run["losses"] == 0 and resumes:
+            yield f"{run['run_id'][:8]} was abandoned without having been lost"
 
 
 def _reasons_are_true(history: History) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _sequences_are_dense(history: History) -> Iterator[str]:
     for commit in history.commits:
         for event in commit.events:
             if event.seq != by_run[event.run_id] + 1:
-                yield f"{commit.script} wrote seq {event.seq} after {by_run[event.run_id]} of {event.run_id[:8]}"
+                yield f"{commit.script} wrote seq {event.seq} after {by_run[event.run_id]}"
             if event.thread_seq != by_thread[event.thread_id] + 1:
                 yield f"thread seq {event.thread_seq} follows {by_thread[event.thread_id]}"
             by_run[event.run_id] = event.seq
@@ -198,7 +198,7 @@ def _delivered_is_committed(history: History) -> Iterator[str]:
 def _transcripts_have_no_hole(history: History) -> Iterator[str]:
     for got in history.transcripts:
         expected = got.after
-        for _, seq, _, kind, _ in got.events:
+        for _, seq, _, _, _ in got.events:
             expected += 1
             if seq != expected:
                 yield f"{got.client} got seq {seq} of {got.run_id[:8]} where {expected} was due"
@@ -273,7 +273,7 @@ def _held_between(states_: list[tuple[float, str]], start: float, end: float) ->
 
 
 def _watched_runs_are_kept(history: History) -> Iterator[str]:
-    """A disconnect stopped nothing that somebody had watched, without a fault between, for its whole grace."""
+    """A disconnect stopped nothing that somebody had surely watched for its whole grace."""
     for commit, change in _changes(history):
         if commit.script != "stop" or change.stop_reason != "disconnect":
             continue
@@ -302,9 +302,9 @@ def _grace_is_kept(history: History) -> Iterator[str]:
     for commit, change in _changes(history):
         if change.before is None:
             born[change.run_id] = commit.at
-        if commit.script == "stop" and change.stop_reason == "disconnect":
-            if commit.at + SLACK < born[change.run_id] + _grace(history, change.run_id):
-                yield f"{change.run_id[:8]} was stopped before its grace was over"
+        early = commit.at + SLACK < born[change.run_id] + _grace(history, change.run_id)
+        if commit.script == "stop" and change.stop_reason == "disconnect" and early:
+            yield f"{change.run_id[:8]} was stopped before its grace was over"
 
 
 def _recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
@@ -319,10 +319,10 @@ def _recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
     for (run_id, epoch), at in began.items():
         starts[(origin.get(run_id, run_id), epoch)].append(at)
     for effect in history.effects:
-        at = recorded.get((effect.origin, effect.step))
+        noted = recorded.get((effect.origin, effect.step))
         attempt = max((t for t in starts[(effect.origin, effect.epoch)] if t <= effect.at), default=None)
-        if at is not None and attempt is not None and at < attempt - SLACK:
-            yield f"step {effect.step} of {effect.origin[:8]} was called again by an attempt begun after it was recorded"
+        if noted is not None and attempt is not None and noted < attempt - SLACK:
+            yield f"step {effect.step} of {effect.origin[:8]} was called again after its record"
 
 
 def _stale_attempts_record_nothing(history: History) -> Iterator[str]:

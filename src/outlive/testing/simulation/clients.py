@@ -1,7 +1,7 @@
 """Clients: they ask, leave, come back by cursor, repeat themselves with the same key, and stop runs.
 
-A client lives outside of every process and talks to one at a time; when that one does not answer, it tries the
-next, as a browser behind a load balancer does.  What it was told is history.
+A client lives outside of every process and talks to one at a time; when that one does not answer, it tries
+the next, as a browser behind a load balancer does.  What it was told is history.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Clients:
         except (errors.Unavailable, asyncio.CancelledError):
             raise _NoAnswerError from None
 
-    def _answer(
+    def _answer(  # noqa: PLR0917 - one line per caller
         self, op: Op, asked_at: float, what: str, run_id: str, detail: str, state: str, key: str | None
     ) -> None:
         now = self.fleet.loop.time()

@@ -185,7 +185,8 @@ class SimulatedStore:
         if failed:
             raise retry.Transient("connection lost before commit")
         await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
-        if weather.cut_off or rolls.random() < weather.lost_replies:
+        lost = rolls.random() < weather.lost_replies
+        if lost or self.weather.cut_off:  # the weather may have changed meanwhile
             raise retry.Transient("reply lost")
         return value
 

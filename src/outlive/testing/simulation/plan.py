@@ -1,7 +1,7 @@
 """What clients want and what goes wrong, drawn from a seed before anything runs.
 
-A plan is data: it can be printed, shortened and kept.  Everything else that is random while it runs has streams
-of its own, so that a shorter plan meets much the same latencies.
+A plan is data: it can be printed, shortened and kept.  Everything else that is random while it runs has
+streams of its own, so that a shorter plan meets much the same latencies.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import dataclasses
 import random
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlive.store import sql
 from outlive.testing.simulation import checker
@@ -56,7 +56,8 @@ def simulate(plan: Plan | int, *, blocks: Mapping[str, sql.Block] | None = None)
         history.final_events = [
             EventRow(**row)
             for row in fleet.database.rows(
-                "SELECT run_id, seq, thread_id, thread_seq, epoch, kind, payload FROM events ORDER BY run_id, seq"
+                "SELECT run_id, seq, thread_id, thread_seq, epoch, kind, payload FROM events"
+                " ORDER BY run_id, seq"
             )
         ]
         _end(loop, fleet)
@@ -77,7 +78,7 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
     await asyncio.gather(*striking)
     quiet_at = loop.time()
     await asyncio.gather(*acting)
-    while loop.time() < quiet_at + REST and _alive(fleet):
+    while loop.time() < quiet_at + REST and _alive(fleet):  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.5)
     for process in list(fleet.current.values()):
         ending = process.sandbox.spawn(process.shut_down())
@@ -139,7 +140,7 @@ async def _stall(strike: Strike, process: Process, fleet: Fleet) -> None:
 async def _skew(strike: Strike, process: Process, fleet: Fleet) -> None:
     """A clock that is off by a constant: monotonic clocks of two machines have nothing in common."""
     del fleet
-    if process.keeper is not None and not process.worker.driving:
+    if not process.worker.driving:
         process.skew += 600.0 * strike.degree
     await asyncio.sleep(0)
 
@@ -154,7 +155,9 @@ async def _tokens_lost(strike: Strike, process: Process, fleet: Fleet) -> None:
     fleet.tokens.update(held & {process.worker_id for process in fleet.current.values() if process.up})
 
 
-def _weather(name: str, value: Callable[[Strike], object]) -> Callable[..., object]:
+def _weather(
+    name: str, value: Callable[[Strike], object]
+) -> Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]:
     async def strike_with(strike: Strike, process: Process, fleet: Fleet) -> None:
         del fleet
         usual = getattr(process.store.weather, name)
@@ -165,7 +168,7 @@ def _weather(name: str, value: Callable[[Strike], object]) -> Callable[..., obje
     return strike_with
 
 
-_STRIKES: Mapping[Fault, Callable[..., object]] = {
+_STRIKES: Mapping[Fault, Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]] = {
     Fault.KILL: _kill,
     Fault.SHUTDOWN: _shut_down,
     Fault.FREEZE: _freeze,
@@ -200,7 +203,7 @@ def _close(task: asyncio.Task[object]) -> None:
     work = task.get_coro()
     for _ in range(10):
         try:
-            work.close()  # type: ignore[union-attr]
+            work.close()
         except BaseException:
             continue
         return

@@ -1,8 +1,8 @@
 """Virtual time, and processes that can be frozen, stalled and killed inside one event loop.
 
-Every callback of an event loop belongs to the process in whose context it was scheduled.  Before a callback of a
-frozen process runs it is put aside until the thaw, timers and all, as SIGSTOP would have it; those of a killed
-process are dropped: no ``finally`` of it ever runs, as after SIGKILL.
+Every callback of an event loop belongs to the process in whose context it was scheduled.  Before a callback
+of a frozen process runs it is put aside until the thaw, timers and all, as SIGSTOP would have it; those of a
+killed process are dropped: no ``finally`` of it ever runs, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
         if not ready:
-            while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
+            while scheduled and scheduled[0]._cancelled:
                 self._pop()
             if not scheduled:
                 raise StuckError("everybody waits and nothing is due")
