@@ -78,6 +78,7 @@ def postgres_rows(dsn: str, text: str, params: Any = None) -> Rows:
         return cursor.fetchall() if cursor.description is not None else []
 
 
-def told(store: SqliteStore | PostgresStore) -> contextlib.AbstractContextManager[list[signals.Happening]]:
+def told(store: Any) -> contextlib.AbstractContextManager[list[signals.Happening]]:
     """What a store says aloud for the length of a block."""
-    return store._signals.recording()
+    happenings: signals.Signals = store._signals
+    return happenings.recording()
