@@ -1,24 +1,39 @@
-"""Probes of the services in `services/`, each played once for all tests that look at it."""
+"""Probes, a few at a time: most of a probe is waiting, and each module names its own in `PLANS`."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import concurrent.futures
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from outlive import probe
-from probe import plans
+
+#: How many services run at once. More would only disturb each other on two cores.
+AT_ONCE = 3
+
+Played = Callable[[str], probe.Report]
+Futures = dict[tuple[Any, str], "concurrent.futures.Future[probe.Report]"]
 
 
 @pytest.fixture(scope="session")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], probe.Report]:
-    """The report of a handler shape: undisturbed, left, and left with a return."""
+def _playing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Futures]:
+    """The plans of all collected modules, being played in the order of the modules."""
+    modules = dict.fromkeys(getattr(item, "module", None) for item in request.session.items)
+    wanted = [(module, *pair) for module in modules for pair in getattr(module, "PLANS", {}).items()]
 
-    @functools.cache
-    def played(shape: str) -> probe.Report:
-        scenarios = ("stay", "leave") if shape == "shielded" else ("stay", "leave", "return")
-        quiet = 0.7 if shape == "shielded" else 0.4  # a leak is told after half a second
-        return probe.run(plans.booking(tmp_path_factory.mktemp(shape), shape, *scenarios, quiet=quiet))
+    def play(name: str, make: Callable[[pathlib.Path], probe.Plan]) -> probe.Report:
+        return probe.run(make(tmp_path_factory.mktemp(name)))
 
-    return played
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = {(module, name): pool.submit(play, name, make) for module, name, make in wanted}
+        yield futures
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def played(request: pytest.FixtureRequest, _playing: Futures) -> Played:
+    """The report of one of the module's plans."""
+    return lambda name: _playing[request.module, name].result(timeout=150)

@@ -9,11 +9,17 @@ import importlib.metadata
 import json
 import pathlib
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastapi
+import pytest
 
 from outlive import probe
+
+Plan = Callable[[pathlib.Path], probe.Plan]
+Played = Callable[[str], probe.Report]
+pytestmark = pytest.mark.timeout(180)
 
 
 def _examples(text: str) -> list[str]:
@@ -27,59 +33,10 @@ def _readme(distribution: str, containing: str) -> str:
     return next(example for example in _examples(text) if containing in example)
 
 
-def _probed(directory: pathlib.Path, code: str, method: str, path: str, *names: str, **more: Any) -> Any:
-    (directory / "service.py").write_text(code, encoding="utf-8")
-    plan = probe.Plan(
-        target=probe.Target(app="service:app", directory=directory),
-        request=probe.Request(method=method, path=path, body=more.pop("body", None)),
-        scenarios=probe.scenarios(names),
-        quiet=0.4,
-        **more,
-    )
-    report = probe.run(plan).as_json()
-    assert all(client["status"] == 200 for one in report["scenarios"] for client in one["clients"])
-    return report["scenarios"]
-
-
-def test_sse_starlettes_quick_start_stops_at_once(tmp_path: pathlib.Path) -> None:
-    code = _readme("sse-starlette", 'Route("/events"')
-    stayed, left = _probed(tmp_path, code, "GET", "/events", "stay", "leave", patience=2.5)
-    assert "Event 0" in stayed["clients"][0]["chunks"][0]
-    assert left["outcome"] == "stops"
-    assert left["platform"]["generators_left"] == []
-    assert left["platform"]["time_to_cancel"] is not None
-
-
-def test_fastapis_native_events_are_counted_as_they_are_produced(tmp_path: pathlib.Path) -> None:
+def _guide(containing: str) -> str:
+    """An example of the guide that comes with FastAPI."""
     guide = pathlib.Path(fastapi.__file__).parent / ".agents/skills/fastapi/references/streaming.md"
-    code = next(code for code in _examples(guide.read_text(encoding="utf-8")) if '"/events"' in code)
-    stayed, left = _probed(tmp_path, code, "GET", "/events", "stay", "leave-early")
-    assert [c.split("\n")[0] for c in stayed["clients"][0]["chunks"]] == ["event: status", "event: progress"]
-    # Both events are there at once, so how many were produced by the time of leaving is a race.
-    assert left["steps"]["complete"] == {"item": 2}
-    assert left["outcome"] in {"stops", "partial", "completes"}
-
-
-def test_fastapis_first_example_answers_nobody(tmp_path: pathlib.Path) -> None:
-    code = _readme("fastapi", '@app.get("/items/{item_id}")')
-    stayed, left = _probed(tmp_path, code, "GET", "/items/5?q=x", "stay", "leave-early")
-    assert json.loads(stayed["clients"][0]["chunks"][0])["item_id"] == 5
-    assert left["outcome"] == "completes"
-
-
-def test_starlettes_first_example_answers_nobody(tmp_path: pathlib.Path) -> None:
-    code = _readme("starlette", "homepage")
-    stayed, left = _probed(tmp_path, code, "GET", "/", "stay", "leave-early")
-    assert json.loads(stayed["clients"][0]["chunks"][0]) == {"hello": "world"}
-    assert left["outcome"] == "completes"
-
-
-def test_uvicorns_bare_application_needs_no_framework(tmp_path: pathlib.Path) -> None:
-    code = _readme("uvicorn", "async def app(scope, receive, send)")
-    # It refuses anything but HTTP, and so the start of its lifespan too.
-    stayed, left = _probed(tmp_path, code, "GET", "/", "stay", "leave-early")
-    assert stayed["clients"][0]["chunks"] == ["Hello, world!"]
-    assert left["outcome"] == "completes"
+    return next(code for code in _examples(guide.read_text(encoding="utf-8")) if containing in code)
 
 
 # The README's example, with what it leaves to the reader filled in: an agent, and a model without a server.
@@ -97,21 +54,94 @@ add_langgraph_fastapi_endpoint(app, LangGraphAgent(name="agent", graph=graph), "
 """
 
 
-def test_ag_uis_endpoint_is_cancelled_at_once_and_its_model_runs_on_for_nobody(
-    tmp_path: pathlib.Path,
-) -> None:
-    body = {
-        "threadId": "{thread}",
-        "runId": "{nonce}",
-        "state": {},
-        "messages": [{"id": "m-{nonce}", "role": "user", "content": "{message}"}],
-        "tools": [],
-        "context": [],
-        "forwardedProps": {},
-    }
-    stayed, left = _probed(
-        tmp_path, AG_UI, "POST", "/agent", "stay", "leave", body=json.dumps(body), patience=15.0
-    )
+AG_UI_INPUT = {
+    "threadId": "{thread}",
+    "runId": "{nonce}",
+    "state": {},
+    "messages": [{"id": "m-{nonce}", "role": "user", "content": "{message}"}],
+    "tools": [],
+    "context": [],
+    "forwardedProps": {},
+}
+
+
+def _service(code: Callable[[], str], request: probe.Request, leave: str, **more: Any) -> Plan:
+    def make(directory: pathlib.Path) -> probe.Plan:
+        (directory / "service.py").write_text(code(), encoding="utf-8")
+        return probe.Plan(
+            target=probe.Target(app="service:app", directory=directory),
+            request=request,
+            scenarios=probe.scenarios(("stay", leave)),
+            quiet=0.4,
+            **more,
+        )
+
+    return make
+
+
+def _get(path: str) -> probe.Request:
+    return probe.Request(method="GET", path=path)
+
+
+PLANS: Mapping[str, Plan] = {
+    "sse-starlette": _service(
+        lambda: _readme("sse-starlette", 'Route("/events"'), _get("/events"), "leave", patience=2.5
+    ),
+    "fastapi-events": _service(lambda: _guide('"/events"'), _get("/events"), "leave-early"),
+    "fastapi": _service(
+        lambda: _readme("fastapi", '@app.get("/items/{item_id}")'), _get("/items/5?q=x"), "leave-early"
+    ),
+    "starlette": _service(lambda: _readme("starlette", "homepage"), _get("/"), "leave-early"),
+    "uvicorn": _service(lambda: _readme("uvicorn", "async def app("), _get("/"), "leave-early"),
+    "ag-ui": _service(
+        lambda: AG_UI, probe.Request(path="/agent", body=json.dumps(AG_UI_INPUT)), "leave", patience=15.0
+    ),
+}
+
+
+def _scenarios(report: probe.Report) -> Any:
+    found = report.as_json()["scenarios"]
+    assert all(client["status"] == 200 for one in found for client in one["clients"])
+    return found
+
+
+def test_sse_starlettes_quick_start_stops_at_once(played: Played) -> None:
+    stayed, left = _scenarios(played("sse-starlette"))
+    assert "Event 0" in stayed["clients"][0]["chunks"][0]
+    assert left["outcome"] == "stops"
+    assert left["platform"]["generators_left"] == []
+    assert left["platform"]["time_to_cancel"] is not None
+
+
+def test_fastapis_native_events_are_counted_as_they_are_produced(played: Played) -> None:
+    stayed, left = _scenarios(played("fastapi-events"))
+    assert [c.split("\n")[0] for c in stayed["clients"][0]["chunks"]] == ["event: status", "event: progress"]
+    # Both events are there at once, so how many were produced by the time of leaving is a race.
+    assert left["steps"]["complete"] == {"item": 2}
+    assert left["outcome"] in {"stops", "partial", "completes"}
+
+
+def test_fastapis_first_example_is_done_before_anybody_can_leave(played: Played) -> None:
+    stayed, left = _scenarios(played("fastapi"))
+    assert json.loads(stayed["clients"][0]["chunks"][0])["item_id"] == 5
+    assert left["outcome"] == "completes"
+
+
+def test_starlettes_first_example_is_done_before_anybody_can_leave(played: Played) -> None:
+    stayed, left = _scenarios(played("starlette"))
+    assert json.loads(stayed["clients"][0]["chunks"][0]) == {"hello": "world"}
+    assert left["outcome"] == "completes"
+
+
+def test_uvicorns_bare_application_needs_no_framework(played: Played) -> None:
+    # It refuses anything but HTTP, and so the start of its lifespan too.
+    stayed, left = _scenarios(played("uvicorn"))
+    assert stayed["clients"][0]["chunks"] == ["Hello, world!"]
+    assert left["outcome"] == "completes"
+
+
+def test_ag_uis_endpoint_is_cancelled_at_once_and_its_model_runs_on_for_nobody(played: Played) -> None:
+    stayed, left = _scenarios(played("ag-ui"))
     assert stayed["executed"] == {"model": 1}
     assert "RUN_FINISHED" in stayed["clients"][0]["chunks"][-1]
     assert left["platform"]["exception"] == "CancelledError"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 import pytest
@@ -13,11 +13,17 @@ from outlive import probe
 from probe import plans
 
 Shapes = Callable[[str], probe.Report]
+PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
+    "inline": lambda d: plans.booking(d, "inline", "stay", "leave", "return", quiet=0.4),
+    "background": lambda d: plans.booking(d, "background", "stay", "leave", "return", quiet=0.4),
+    "shielded": lambda d: plans.booking(d, "shielded", "stay", "leave"),
+}
+pytestmark = pytest.mark.timeout(180)
 ALL = ["plan", "charge", "notify", "finish"]
 
 
-def test_an_inline_handler_stops_and_leaves_the_thread_torn(shapes: Shapes) -> None:
-    report = shapes("inline").as_json()
+def test_an_inline_handler_stops_and_leaves_the_thread_torn(played: Shapes) -> None:
+    report = played("inline").as_json()
     left = report["scenarios"][1]
     assert report["outcome"] == left["outcome"] == "stops"
     assert left["executed"] == {"plan": 1, "charge": 1}
@@ -27,23 +33,23 @@ def test_an_inline_handler_stops_and_leaves_the_thread_torn(shapes: Shapes) -> N
     assert left["effects"] == {"effect-log": {"plan": 1, "charge": 1}}
 
 
-def test_a_user_who_returns_to_an_inline_handler_is_charged_again(shapes: Shapes) -> None:
-    returned = shapes("inline").as_json()["scenarios"][2]
+def test_a_user_who_returns_to_an_inline_handler_is_charged_again(played: Shapes) -> None:
+    returned = played("inline").as_json()["scenarios"][2]
     assert returned["verdict"][0] == "A returning user repeats: charge."
     assert returned["failures"] == ["duplicate-effects"]
     assert returned["recorded"]["steps_on_head"] == ["plan", "charge", *ALL]
 
 
-def test_a_detached_run_completes_for_nobody_and_repeats_nothing(shapes: Shapes) -> None:
-    left, returned = shapes("background").as_json()["scenarios"][1:]
+def test_a_detached_run_completes_for_nobody_and_repeats_nothing(played: Shapes) -> None:
+    left, returned = played("background").as_json()["scenarios"][1:]
     assert left["outcome"] == returned["outcome"] == "completes"
     assert left["steps"]["after"] == {"notify": 1, "finish": 1}
     assert left["recorded"]["position"] == "finished"
     assert returned["failures"] == []
 
 
-def test_a_shield_around_each_step_buys_one_step_and_leaks_the_run(shapes: Shapes) -> None:
-    left = shapes("shielded").as_json()["scenarios"][1]
+def test_a_shield_around_each_step_buys_one_step_and_leaks_the_run(played: Shapes) -> None:
+    left = played("shielded").as_json()["scenarios"][1]
     assert left["outcome"] == "partial"
     assert left["steps"]["after"] == {"notify": 1}
     assert left["recorded"]["next"] == ["finish"]
@@ -51,8 +57,8 @@ def test_a_shield_around_each_step_buys_one_step_and_leaks_the_run(shapes: Shape
     assert any("astream" in name for name in left["platform"]["generators_left"])
 
 
-def test_the_report_says_what_uvicorn_and_the_frameworks_did(shapes: Shapes) -> None:
-    report = shapes("inline").as_json()
+def test_the_report_says_what_uvicorn_and_the_frameworks_did(played: Shapes) -> None:
+    report = played("inline").as_json()
     platform = report["scenarios"][1]["platform"]
     assert report["asgi"]["spec_version"] == "2.3"
     assert {"uvicorn", "starlette", "fastapi", "langgraph"} <= set(report["versions"])
@@ -63,16 +69,16 @@ def test_the_report_says_what_uvicorn_and_the_frameworks_did(shapes: Shapes) -> 
     assert platform["steps_after_close"] == 0
 
 
-def test_the_client_sees_chunks_until_it_leaves(shapes: Shapes) -> None:
-    stayed, left = shapes("inline").as_json()["scenarios"][:2]
+def test_the_client_sees_chunks_until_it_leaves(played: Shapes) -> None:
+    stayed, left = played("inline").as_json()["scenarios"][:2]
     assert [json.loads(c.removeprefix("data: "))[0] for c in stayed["clients"][0]["chunks"]] == ALL
     assert stayed["clients"][0]["ended"] == "complete"
     assert len(left["clients"][0]["chunks"]) == 2
     assert left["clients"][0]["ended"] == "left by fin"
 
 
-def test_the_page_stands_alone_and_its_pictures_are_well_formed(shapes: Shapes) -> None:
-    page = probe.render(shapes("shielded"))
+def test_the_page_stands_alone_and_its_pictures_are_well_formed(played: Shapes) -> None:
+    page = probe.render(played("shielded"))
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http.disconnect", "")
     pictures = [part.split("</svg>")[0] for part in page.split("<svg")[1:]]
     assert len(pictures) == 4  # a timeline and a tree for each of two scenarios
@@ -81,12 +87,11 @@ def test_the_page_stands_alone_and_its_pictures_are_well_formed(shapes: Shapes) 
     assert "client leaves" in pictures[2]
 
 
-@pytest.mark.timeout(120)
 def test_postgres_tells_the_same_as_sqlite(tmp_path: pathlib.Path, postgres_dsn: str) -> None:
-    plan = plans.booking(tmp_path, "inline", "stay", "leave", "return", database=postgres_dsn, quiet=0.4)
-    _, left, returned = probe.run(plan).as_json()["scenarios"]
-    assert left["outcome"] == "stops"
-    assert left["recorded"]["next"] == ["notify"]
-    assert left["recorded"]["steps_on_head"] == ["plan", "charge"]
+    plan = plans.booking(tmp_path, "inline", "stay", "return", database=postgres_dsn, quiet=0.4)
+    _, returned = probe.run(plan).as_json()["scenarios"]
+    assert returned["outcome"] == "stops"
+    assert returned["recorded_before_return"]["next"] == ["notify"]
+    assert returned["recorded_before_return"]["steps_on_head"] == ["plan", "charge"]
     assert returned["repeated"] == ["charge"]
     assert returned["recorded"]["steps_on_head"] == ["plan", "charge", *ALL]

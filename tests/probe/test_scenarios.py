@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -22,31 +24,39 @@ SCENARIOS = (
 )
 
 
-@pytest.fixture(scope="module")
-def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+COUNTED = ("stay", "slow", *(["leave-vanish"] if sys.platform == "linux" else []))
+LEAKS = {"app": "counting:create()", "fail_on": (probe.Failure.LEAKS,)}
+PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
+    "inline": lambda d: plans.booking(d, "inline", *SCENARIOS, quiet=0.4),
+    "counted": lambda _: plans.counting("/counted", *COUNTED, pause=0.4, quiet=0.4),
+    "leaking": lambda _: plans.counting("/leaking", "stay", "leave", **LEAKS),
+}
+pytestmark = pytest.mark.timeout(180)
+
+Scenarios = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def inline(played: Callable[[str], probe.Report]) -> Scenarios:
     """All of them on the inline handler."""
-    directory = tmp_path_factory.mktemp("inline")
-    report = probe.run(plans.booking(directory, "inline", *SCENARIOS, quiet=0.4)).as_json()
+    report = played("inline").as_json()
     assert report["skipped"] == {}
     return {scenario["name"]: scenario for scenario in report["scenarios"]}
 
 
-@pytest.fixture(scope="module")
-def counted() -> dict[str, dict[str, Any]]:
+@pytest.fixture
+def counted(played: Callable[[str], probe.Report]) -> Scenarios:
     """Some of them on a short stream."""
-    scenarios = ("stay", "slow", *(["leave-vanish"] if sys.platform == "linux" else []))
-    report = probe.run(plans.counting("/counted", *scenarios, pause=0.4, quiet=0.4)).as_json()
-    return {scenario["name"]: scenario for scenario in report["scenarios"]}
+    return {scenario["name"]: scenario for scenario in played("counted").as_json()["scenarios"]}
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("way", ["leave-rst", "leave-half-close"])
-def test_a_reset_and_half_a_close_count_as_leaving(inline: dict[str, dict[str, Any]], way: str) -> None:
+def test_a_reset_and_half_a_close_count_as_leaving(inline: Scenarios, way: str) -> None:
     assert inline[way]["outcome"] == "stops"
     assert inline[way]["platform"]["exception"] == "CancelledError"
 
 
-def test_leaving_before_the_first_chunk_leaves_nothing_done(inline: dict[str, dict[str, Any]]) -> None:
+def test_leaving_before_the_first_chunk_leaves_nothing_done(inline: Scenarios) -> None:
     early = inline["leave-early"]
     assert early["clients"][0]["chunks"] == []
     assert early["clients"][0]["ended"] == "left by fin"
@@ -54,7 +64,7 @@ def test_leaving_before_the_first_chunk_leaves_nothing_done(inline: dict[str, di
     assert early["executed"].get("finish") is None
 
 
-def test_a_double_click_charges_twice_and_forks_the_thread(inline: dict[str, dict[str, Any]]) -> None:
+def test_a_double_click_charges_twice_and_forks_the_thread(inline: Scenarios) -> None:
     double = inline["double-click"]
     assert double["executed"]["charge"] == 2
     assert double["repeated"] == ["charge"]
@@ -63,12 +73,12 @@ def test_a_double_click_charges_twice_and_forks_the_thread(inline: dict[str, dic
 
 
 def test_a_client_that_reconnects_by_posting_again_is_charged_again(
-    inline: dict[str, dict[str, Any]],
+    inline: Scenarios,
 ) -> None:
     assert inline["reconnect"]["verdict"][0] == "A client that reconnects by itself repeats: charge."
 
 
-def test_uvicorn_waits_for_an_open_stream_at_sigterm(inline: dict[str, dict[str, Any]]) -> None:
+def test_uvicorn_waits_for_an_open_stream_at_sigterm(inline: Scenarios) -> None:
     terminated = inline["sigterm"]
     assert terminated["server_exit"]["in_time"] is True
     assert terminated["outcome"] == "completes"
@@ -76,7 +86,7 @@ def test_uvicorn_waits_for_an_open_stream_at_sigterm(inline: dict[str, dict[str,
 
 
 def test_a_killed_server_leaves_the_thread_torn_and_the_next_message_repeats(
-    inline: dict[str, dict[str, Any]],
+    inline: Scenarios,
 ) -> None:
     killed = inline["sigkill"]
     assert killed["outcome"] == "stops"
@@ -87,7 +97,7 @@ def test_a_killed_server_leaves_the_thread_torn_and_the_next_message_repeats(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a socket drop what arrives")
-def test_a_client_that_vanishes_without_a_fin_is_not_missed(counted: dict[str, dict[str, Any]]) -> None:
+def test_a_client_that_vanishes_without_a_fin_is_not_missed(counted: Scenarios) -> None:
     vanished = counted["leave-vanish"]
     assert vanished["outcome"] == "completes"
     assert vanished["platform"]["exception"] is None
@@ -95,15 +105,12 @@ def test_a_client_that_vanishes_without_a_fin_is_not_missed(counted: dict[str, d
     assert counted["stay"]["clients"][0]["last_event_id"] == "5"
 
 
-def test_a_reader_that_pauses_gets_everything(counted: dict[str, dict[str, Any]]) -> None:
+def test_a_reader_that_pauses_gets_everything(counted: Scenarios) -> None:
     assert len(counted["slow"]["clients"][0]["chunks"]) == 6
 
 
-def test_an_upstream_that_nobody_closes_is_a_leak() -> None:
-    plan = plans.counting(
-        "/leaking", "stay", "leave", app="counting:create()", fail_on=(probe.Failure.LEAKS,)
-    )
-    report = probe.run(plan)
+def test_an_upstream_that_nobody_closes_is_a_leak(played: Callable[[str], probe.Report]) -> None:
+    report = played("leaking")
     left = report.as_json()["scenarios"][1]
     assert left["platform"]["generators_left"] == ["_numbers (still open)"]
-    assert report.exit_code(plan) == 2
+    assert report.exit_code(plans.counting("/leaking", **LEAKS)) == 2

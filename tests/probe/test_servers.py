@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from outlive import probe
 from outlive.probe import nginx
 from probe import plans
+
+Played = Callable[[str], probe.Report]
+
+
+def _under(server: probe.Server) -> Callable[[pathlib.Path], probe.Plan]:
+    return lambda _: plans.counting("/counted", "stay", "leave", server=server, quiet=0.4)
+
+
+PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
+    "plain": lambda _: plans.counting("/plain", "stay", "leave-early", platform=True, quiet=0.4),
+    "granian": _under(probe.Server.GRANIAN),
+    "hypercorn": _under(probe.Server.HYPERCORN),
+    "gunicorn": _under(probe.Server.GUNICORN),
+}
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize(
@@ -19,22 +37,15 @@ from probe import plans
     ],
 )
 def test_each_server_announces_its_spec_and_decides_what_leaving_means(
-    server: probe.Server, spec: str, outcome: str
+    played: Played, server: probe.Server, spec: str, outcome: str
 ) -> None:
-    report = probe.run(plans.counting("/counted", "stay", "leave", server=server, quiet=0.4)).as_json()
+    report = played(server.value).as_json()
     assert report["asgi"]["spec_version"] == spec
     assert report["outcome"] == outcome
 
 
-@pytest.fixture(scope="module")
-def plain() -> probe.Report:
-    """An endpoint that does not stream, with the platform's own answers."""
-    return probe.run(plans.counting("/plain", "stay", "leave-early", platform=True, quiet=0.4))
-
-
-@pytest.mark.timeout(120)
-def test_the_platform_is_told_apart_from_the_handler(plain: probe.Report) -> None:
-    facts = plain.as_json()["platform"]
+def test_the_platform_is_told_apart_from_the_handler(played: Played) -> None:
+    facts = played("plain").as_json()["platform"]
     stream = facts["stream"]
     assert stream["exception"] == "CancelledError"
     assert stream["steps_after_close"] == 0
@@ -46,12 +57,11 @@ def test_the_platform_is_told_apart_from_the_handler(plain: probe.Report) -> Non
     assert facts["yield_dependency"].startswith("left cleanly")
 
 
-def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(plain: probe.Report) -> None:
-    stayed, left = plain.as_json()["scenarios"]
+def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(played: Played) -> None:
+    stayed, left = played("plain").as_json()["scenarios"]
     assert (stayed["outcome"], left["outcome"]) == (None, "completes")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(nginx.binary() is None, reason=nginx.ABSENT)
 def test_a_proxy_that_ignores_aborts_delays_the_cancellation() -> None:
     behind = probe.run(plans.counting("/plain", "stay", nginx=True)).as_json()["behind_nginx"]
