@@ -47,7 +47,7 @@ test: lint ## Lint, then run every test (ARGS=... goes to pytest)
 
 .PHONY: bench
 bench: $(STAMP) ## Measure on this machine (ARGS=... goes to the benchmark)
-	$(BIN)/python bench/run.py $(ARGS)
+	$(BIN)/python -m bench.run $(ARGS)
 
 .PHONY: serve
 serve: $(STAMP) ## Serve the demo's agents and their provider (ARGS=... goes to outlive serve)
