@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.selector_events
 import collections
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import pathlib
@@ -69,6 +72,14 @@ SERVERS = {
         *("--asgi-disconnect-grace-period", "120", "--no-control-socket", APP),
     ],
 }
+# Some releases of Python 3.12 and 3.13 lack two things in the call by which gunicorn writes: flow control, and
+# a look at whether the connection is lost already. A busy stream then grows without end, or breaks the loop.
+WRITELINES = inspect.getsource(
+    asyncio.selector_events._SelectorSocketTransport.writelines  # type: ignore[attr-defined]
+)
+WRITELINES_WORK = sys.version_info < (3, 12) or all(
+    part in WRITELINES for part in ("_maybe_pause_protocol", "_conn_lost")
+)
 FAULTS = re.compile(
     r"Traceback|never retrieved|ignored GeneratorExit|destroyed but|never awaited|Exception in ASGI"
 )
@@ -132,6 +143,11 @@ def read_to_end(connection: socket.socket) -> bytes:
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+def needs_backpressure(server: Server) -> None:
+    if server.name == "gunicorn" and not WRITELINES_WORK:
+        pytest.skip("this release of Python has a writelines() that neither waits nor stops")
 
 
 @contextlib.contextmanager
@@ -201,6 +217,8 @@ def prefix(request: pytest.FixtureRequest) -> str:
 def test_a_client_that_leaves_has_its_source_closed(
     server: Server, prefix: str, kind: str, leave: object, tag: str
 ) -> None:
+    if kind == "busy":
+        needs_backpressure(server)
     connection = server.ask(f"{prefix}/stream/{kind}/{tag}")
     read_until(connection, b"id: r:1\n\n")
     (reset if leave is reset else socket.socket.close)(connection)
@@ -266,6 +284,7 @@ def test_HEAD_starts_nothing(server: Server, prefix: str, tag: str) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(server: Server, tag: str) -> None:
+    needs_backpressure(server)
     connection = server.ask(f"/stream/busy/{tag}?send_timeout=0.2")
     server.wait(f"slow {tag}")
     assert server.seen[f"closed {tag}"] == 1
@@ -316,6 +335,8 @@ def test_S09_a_signal_ends_20_idle_streams_and_a_stuck_one_and_then_the_server(n
             assert read.endswith(b"0\r\n\r\n")
         server.wait("shutdown idle", 20)
         server.wait("shutdown stuck")
-        assert server.seen["closed idle"] == 20
+        assert (server.seen["closed idle"], server.seen["closed stuck"]) == (20, 1)
+        if name == "hypercorn":
+            stuck.close()  # from Python 3.12 on it waits for every socket, whatever its time-out says
         # uvicorn raises the signal again once it is done.
         assert server.process.wait(BOUND) in (0, -signal.SIGTERM)

@@ -24,7 +24,6 @@ from outlive.http import frames
 _LAST_WORDS: Final = 2.0  # seconds for a hint or an error event; who cannot take it resumes by its cursor
 _LOOSE_ENDS: Final = 1.0  # seconds for a cancelled task to end
 _BREATH: Final = 0.05  # seconds in which a server that cancelled us may still say why
-_TURN: Final = 0.01  # seconds for which a source that never waits may keep the loop
 _NEVER: Final = 86_400.0 * 365  # seconds; not every event loop can sleep for math.inf
 
 _stuck: Final[set[asyncio.Task[None]]] = set()
@@ -176,15 +175,12 @@ class Exchange:
 
     async def _pump(self, iterator: AsyncIterator[bytes]) -> None:
         """From the source to the wire. A frame is asked for when the one before it was taken."""
-        loop = asyncio.get_running_loop()
-        turn = loop.time()
         try:
             async for piece in iterator:
                 await self.wire.write(piece)
-                if loop.time() - turn > _TURN:
-                    # Perhaps neither source nor server ever waits; then nobody would hear the client leave.
-                    await asyncio.sleep(0)
-                    turn = loop.time()
+                # Perhaps neither source nor server ever waits. Then nobody would hear the client leave, and
+                # a server that only finds out in its next turn would be handed frames for a closed socket.
+                await asyncio.sleep(0)
         finally:
             await self._close(iterator)
         await self.wire.write(b"", more=False)
