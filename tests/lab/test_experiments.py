@@ -16,7 +16,7 @@ from outlive.probe import nginx
 TOGETHER = (
     ("shapes",),
     ("durability", "modes", "two-messages"),
-    ("cut-writes", "late-write", "cut-effect", "undeclared", "pauses", "cleanup", "kill", "proxy"),
+    ("cut-writes", "late-write", "cut-effect", "undeclared", "pauses", "cleanup", "kill", "proxy", "outlive"),
 )
 pytestmark = pytest.mark.timeout(180)
 

@@ -76,6 +76,7 @@ def test_a_client_that_reconnects_by_posting_again_is_charged_again(
     inline: Scenarios,
 ) -> None:
     assert inline["reconnect"]["verdict"][0] == "A client that reconnects by itself repeats: charge."
+    assert inline["reconnect"]["outcome"] is None  # who is back at once does not see what becomes of the run
 
 
 def test_uvicorn_waits_for_an_open_stream_at_sigterm(inline: Scenarios) -> None:
@@ -93,6 +94,7 @@ def test_a_killed_server_leaves_the_thread_torn_and_the_next_message_repeats(
     assert killed["clients"][0]["ended"].startswith("broken")
     assert killed["recorded_before_return"]["position"] == "torn"
     assert killed["repeated"] == ["charge"]
+    assert killed["picked_up_and_finished"] is False
     assert killed["executed"]["finish"] == 1  # the restarted service served the returning user
 
 

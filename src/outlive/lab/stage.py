@@ -6,8 +6,10 @@ One start serves many scenarios; each is judged against the undisturbed run of t
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from outlive.lab.services import booking, graphs, savers
 from outlive.probe import evidence, findings, plan, scenario, target
@@ -16,6 +18,8 @@ from outlive.probe.scenario import Trace
 from outlive.probe.target import Started
 
 APP = "outlive.lab.services.booking:app"
+OUTLIVE_APP = "outlive.lab.services.with_outlive:app"
+OUTLIVE_VARIABLE = "OUTLIVE_LAB_URL"
 
 #: Seconds without a happening that count as rest.
 QUIET = 0.3
@@ -24,9 +28,15 @@ QUIET = 0.3
 class Service:
     """A running booking service."""
 
-    def __init__(self, running: Started, sources: tuple[plan.Source, ...]) -> None:
+    def __init__(
+        self,
+        running: Started,
+        sources: tuple[plan.Source, ...],
+        request: Callable[[str], plan.Request] = lambda path: plan.Request(path=_with_thread(path)),
+    ) -> None:
         self.running = running
         self._sources = sources
+        self._request = request
         self._undisturbed: dict[str, Trace] = {}
 
     def stage(self, path: str) -> scenario.Stage:
@@ -35,10 +45,9 @@ class Service:
 
     def plan(self, path: str) -> plan.Plan:
         """The plan of one path; the thread is added to it."""
-        joint = "&" if "?" in path else "?"
         return plan.Plan(
             target=plan.Target(app=APP),
-            request=plan.Request(path=f"/{path}{joint}thread={{thread}}"),
+            request=self._request(path),
             evidence=self._sources,
             quiet=QUIET,
             patience=15.0,
@@ -93,6 +102,43 @@ def service(
     with target.opened(aim) as running:
         assert isinstance(running, Started)
         yield Service(running, sources)
+
+
+def has_outlive() -> bool:
+    """Whether this installation can serve agents, and not only look at them."""
+    return all(importlib.util.find_spec(name) for name in ("outlive.runtime", "outlive.http.native"))
+
+
+@contextlib.contextmanager
+def outlive(directory: pathlib.Path) -> Iterator[Service]:
+    """The same agent served by Outlive on SQLite; a path is the `on_disconnect` that the request asks for."""
+    directory.mkdir(parents=True, exist_ok=True)
+    effects = str(directory / "effects.log")
+    url = f"sqlite:///{directory / 'outlive.db'}"
+    environment = {graphs.EFFECTS_VARIABLE: effects, OUTLIVE_VARIABLE: url, **_quiet_tracing()}
+    aim = plan.Target(app=OUTLIVE_APP, directory=directory, environment=environment)
+    with target.opened(aim) as running:
+        assert isinstance(running, Started)
+        sources = (
+            plan.Source(kind="effect-log", settings={"path": effects, "column": 2}),
+            plan.Source(kind="outlive", settings={"url": running.url}),
+        )
+        yield Service(running, sources, _run_of_outlive)
+
+
+def _run_of_outlive(on_disconnect: str) -> plan.Request:
+    body = {
+        "agent": "booking",
+        "input": {"steps": []},
+        "thread": "{thread}",
+        "on_disconnect": on_disconnect,
+    }
+    headers = {"accept": "text/event-stream", "idempotency-key": "{nonce}"}
+    return plan.Request(path="/runs", headers=headers, body=json.dumps(body))
+
+
+def _with_thread(path: str) -> str:
+    return f"/{path}{'&' if '?' in path else '?'}thread={{thread}}"
 
 
 def _quiet_tracing() -> Mapping[str, str]:

@@ -66,6 +66,7 @@ class Finding:
     record: Record | None
     at_return: Record | None
     repeated: tuple[str, ...]
+    picked_up: bool
     unrecorded: Counter[str]
     platform: Platform
     failures: tuple[Failure, ...]
@@ -79,7 +80,7 @@ def judge(plan: Plan, trace: Trace, undisturbed: Trace | None) -> Finding:
     executed = _executed(trace)
     platform = _platform(trace, progress)
     outcome = _outcome(trace, progress)
-    repeated = _repeated(plan, trace, undisturbed, outcome)
+    repeated = _repeated(plan, trace, undisturbed)
     return Finding(
         trace=trace,
         outcome=outcome,
@@ -89,6 +90,7 @@ def judge(plan: Plan, trace: Trace, undisturbed: Trace | None) -> Finding:
         record=record,
         at_return=at_return,
         repeated=repeated,
+        picked_up=_picked_up(trace, undisturbed, outcome),
         unrecorded=executed - Counter(record.anywhere) if record is not None else Counter(),
         platform=platform,
         failures=tuple(_failures(repeated, record, platform)),
@@ -124,8 +126,8 @@ def _in_flight(happenings: Sequence[Happening], until: float | None) -> Iterable
 
 def _progress(trace: Trace, undisturbed: Trace | None) -> Progress | None:
     """By the best witness there is: nodes, else effects, else checkpoints, else produced items or pieces."""
-    if trace.left is None or undisturbed is None:
-        return None
+    if trace.left is None or undisturbed is None or trace.scenario.behaviour is Behaviour.RECONNECT:
+        return None  # who is back at once does not wait to see what becomes of the run
     until = trace.returned or trace.ended
     for witness, at_leaving, at_end, complete in _witnesses(trace, undisturbed, until):
         if complete:
@@ -162,7 +164,7 @@ def _counted(happenings: Sequence[Happening], kind: str, until: float | None) ->
 
 
 def _outcome(trace: Trace, progress: Progress | None) -> Outcome | None:
-    if trace.left is None:
+    if trace.left is None or trace.scenario.behaviour is Behaviour.RECONNECT:
         return None
     if progress is None:
         return Outcome.UNCLEAR
@@ -178,37 +180,35 @@ def _endless(trace: Trace, progress: Progress) -> Outcome:
     return Outcome.PARTIAL if trace.settled else Outcome.COMPLETES if progress.after else Outcome.UNCLEAR
 
 
-def _repeated(
-    plan: Plan, trace: Trace, undisturbed: Trace | None, outcome: Outcome | None
-) -> tuple[str, ...]:
-    """Effects that executed more often than the user asked for."""
-    match trace.scenario.behaviour:
-        case Behaviour.RETURN | Behaviour.SIGTERM | Behaviour.SIGKILL:
-            if outcome is Outcome.COMPLETES:
-                return ()  # the first message was carried out; doing it again is what the second one asks for
-            names = [name for name in _first(trace) if _second(trace)[name]]
-        case Behaviour.RECONNECT | Behaviour.DOUBLE_CLICK:
-            once = _executed(undisturbed) if undisturbed is not None else Counter[str]()
-            names = [name for name, count in _everything(trace).items() if count > max(once[name], 1)]
-        case _:
-            names = []
-    return tuple(name for name in names if not plan.effects or name.rpartition("/")[2] in plan.effects)
-
-
 def _everything(trace: Trace) -> Counter[str]:
     # An effect log sees what was cut in flight as well, and what a node does twice.
     return _ended(trace.happenings) | (scenarios.effects_of(trace.at_end) or Counter())
 
 
-def _first(trace: Trace) -> Counter[str]:
-    effects = scenarios.effects_of(trace.before_return) or Counter()
-    return _ended(trace.happenings, until=trace.returned) | effects
+def _whole_runs(trace: Trace, undisturbed: Trace | None) -> int:
+    """How many messages were carried out from their first step to their last."""
+    total, once = _everything(trace), _everything(undisturbed) if undisturbed else Counter[str]()
+    return min((total[name] // count for name, count in once.items()), default=0)
 
 
-def _second(trace: Trace) -> Counter[str]:
-    before = scenarios.effects_of(trace.before_return) or Counter()
-    effects = (scenarios.effects_of(trace.at_end) or Counter()) - before
-    return _ended(trace.happenings, since=trace.returned or 0.0) | effects
+def _picked_up(trace: Trace, undisturbed: Trace | None, outcome: Outcome | None) -> bool:
+    """Whether a run that had not been completed when its user came back was completed all the same."""
+    unfinished = outcome in {Outcome.STOPS, Outcome.PARTIAL} and trace.returned is not None
+    return unfinished and _whole_runs(trace, undisturbed) > 1
+
+
+def _repeated(plan: Plan, trace: Trace, undisturbed: Trace | None) -> tuple[str, ...]:
+    """Effects that executed more often than for each message that was carried out once."""
+    match trace.scenario.behaviour:
+        case Behaviour.RETURN | Behaviour.SIGTERM | Behaviour.SIGKILL:
+            messages = max(_whole_runs(trace, undisturbed), 1)
+        case Behaviour.RECONNECT | Behaviour.DOUBLE_CLICK:
+            messages = 1
+        case _:
+            return ()
+    once = _everything(undisturbed) if undisturbed is not None else Counter[str]()
+    names = [name for name, count in _everything(trace).items() if count > messages * max(once[name], 1)]
+    return tuple(name for name in names if not plan.effects or name.rpartition("/")[2] in plan.effects)
 
 
 def _platform(trace: Trace, progress: Progress | None) -> Platform:

@@ -149,6 +149,7 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "recorded_before_return": finding.at_return.as_json() if finding.at_return else None,
         "unrecorded": dict(finding.unrecorded),
         "repeated": list(finding.repeated),
+        "picked_up_and_finished": finding.picked_up,
         "clients": [view.as_json() for view in trace.views],
         "facts": {found.source: dict(found.facts) for found in trace.at_end if found.facts},
         "effects": {f.source: dict(f.effects) for f in trace.at_end if f.effects is not None},

@@ -56,21 +56,28 @@ def _course(finding: Finding) -> Iterator[str]:
     progress, place = finding.progress, _place(finding)
     match finding.outcome:
         case Outcome.STOPS:
-            yield f"The run stops {place}; never done: {_steps(progress, 'missing')}."
+            yield f"The run stops {place}; {_undone(finding)}: {_steps(progress, 'missing')}."
         case Outcome.COMPLETES:
             after = _steps(progress, "after")
             yield f"The run goes on to its end {place}; done by then: {after}."
         case Outcome.PARTIAL:
             after, missing = _steps(progress, "after"), _steps(progress, "missing")
-            yield f"The run goes on for a while {place} (done: {after}), then stops; never done: {missing}."
+            undone = _undone(finding)
+            yield f"The run goes on for a while {place} (done: {after}), then stops; {undone}: {missing}."
         case Outcome.UNCLEAR:
             yield "The run was still going on, without an end to compare it with."
         case _:
             assert_never(finding.outcome)
     if finding.in_flight:
         yield f"Cut in the middle, with unknown effects: {_names(finding.in_flight)}."
+    if finding.picked_up:
+        yield "What was begun was picked up again and finished."
     if not finding.trace.settled:
         yield "The service was still working when the probe stopped watching."
+
+
+def _undone(finding: Finding) -> str:
+    return "not done by the time of the return" if finding.picked_up else "never done"
 
 
 def _place(finding: Finding) -> str:

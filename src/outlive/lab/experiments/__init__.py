@@ -16,6 +16,7 @@ from outlive.lab.experiments import (
     shapes,
     two_messages,
     undeclared,
+    with_outlive,
 )
 
 ALL: tuple[Experiment, ...] = (
@@ -31,4 +32,5 @@ ALL: tuple[Experiment, ...] = (
     pauses.EXPERIMENT,
     cleanup.EXPERIMENT,
     proxy.EXPERIMENT,
+    with_outlive.EXPERIMENT,
 )

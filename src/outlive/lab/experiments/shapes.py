@@ -12,6 +12,9 @@ from outlive.probe import terminal
 from outlive.probe.findings import Finding
 from outlive.probe.plan import Outcome
 
+#: All shapes drive the same four nodes, so one undisturbed run is the measure for all of them.
+UNDISTURBED = "inline"
+
 Opened = contextlib.AbstractContextManager[stage.Service]
 
 
@@ -22,10 +25,8 @@ class Shape:
     path: str
     outcome: Outcome
     chunks: int = 2
+    like: str | None = UNDISTURBED
 
-
-#: All shapes drive the same four nodes, so one undisturbed run is the measure for all of them.
-UNDISTURBED = "inline"
 
 ARTICLE = (
     Shape(path="inline", outcome=Outcome.STOPS),
@@ -41,6 +42,12 @@ OTHERS = (
     Shape(path="policy-complete", outcome=Outcome.COMPLETES),
     Shape(path="anyio-shield", outcome=Outcome.COMPLETES),
     Shape(path="separate-worker", outcome=Outcome.COMPLETES),
+)
+
+# The policy decides, not the handler. Its first chunk says that the attempt began.
+OUTLIVE = (
+    Shape(path="cancel", outcome=Outcome.STOPS, chunks=3, like=None),
+    Shape(path="continue", outcome=Outcome.COMPLETES, chunks=3, like=None),
 )
 
 
@@ -81,6 +88,8 @@ def _stores(bench: Bench) -> Iterator[Store]:
     yield Store(name="PostgreSQL", open=_postgres(bench, "one", 1), shapes=shapes)
     if not bench.options.quick:
         yield Store(name="PostgreSQL, 4 workers", open=_postgres(bench, "four", 4), shapes=shapes)
+    if stage.has_outlive():
+        yield Store(name="Outlive on SQLite", open=stage.outlive(bench.place("outlive")), shapes=OUTLIVE)
 
 
 def _postgres(bench: Bench, name: str, workers: int) -> Opened | None:
@@ -92,9 +101,9 @@ def _postgres(bench: Bench, name: str, workers: int) -> Opened | None:
 
 def _one(service: stage.Service, shape: Shape, *, returns: bool) -> Finding:
     if shape.chunks == 0:
-        return service.play(shape.path, "leave-early", like=UNDISTURBED)
+        return service.play(shape.path, "leave-early", like=shape.like)
     name = "return" if returns else "leave"
-    return service.play(shape.path, name, chunks=shape.chunks, like=UNDISTURBED)
+    return service.play(shape.path, name, chunks=shape.chunks, like=shape.like)
 
 
 def _row(finding: Finding) -> Mapping[str, object]:

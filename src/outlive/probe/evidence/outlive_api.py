@@ -17,7 +17,7 @@ class Runs:
     """`url` is where the service answers; the runs of a thread are listed at `runs`."""
 
     def __init__(
-        self, url: str, runs: str = "/threads/{thread}/runs", headers: Mapping[str, str] | None = None
+        self, url: str, runs: str = "/runs?thread={thread}", headers: Mapping[str, str] | None = None
     ) -> None:
         self._url = url.rstrip("/") + runs
         self._headers = dict(headers or {})
