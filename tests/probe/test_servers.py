@@ -19,7 +19,7 @@ def _under(server: probe.Server) -> Callable[[pathlib.Path], probe.Plan]:
 
 
 PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
-    "plain": lambda _: plans.counting("/plain", "stay", "leave-early", platform=True, quiet=0.4),
+    "plain": lambda _: plans.counting("/plain", "stay", "leave-early", platform=True, quiet=0.4, grace=1.0),
     "granian": _under(probe.Server.GRANIAN),
     "hypercorn": _under(probe.Server.HYPERCORN),
     "gunicorn": _under(probe.Server.GUNICORN),
@@ -55,6 +55,8 @@ def test_the_platform_is_told_apart_from_the_handler(played: Played) -> None:
     assert facts["is_disconnected"]["behind_middleware"] == "never True"
     assert facts["is_disconnected"]["watched"].startswith("5 of 5")
     assert facts["yield_dependency"].startswith("left cleanly")
+    assert facts["sigterm"]["exits"] == "not within 1 s"  # it waits for the open stream
+    assert facts["sigterm"]["exception"] is None
 
 
 def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(played: Played) -> None:
@@ -64,9 +66,10 @@ def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(played: Pla
 
 @pytest.mark.skipif(nginx.binary() is None, reason=nginx.ABSENT)
 def test_a_proxy_that_ignores_aborts_delays_the_cancellation() -> None:
-    behind = probe.run(plans.counting("/plain", "stay", nginx=True)).as_json()["behind_nginx"]
-    assert behind["defaults"]["steps_after_close"] == 0
-    assert behind["proxy_ignore_client_abort on"]["steps_after_close"] >= 1
+    behind = probe.run(plans.counting("/counted", "stay", nginx=True)).as_json()["behind_nginx"]
+    for told in behind.values():
+        assert told["defaults"]["steps_after_close"] == 0
+        assert told["proxy_ignore_client_abort on"]["steps_after_close"] >= 1
 
 
 def test_without_nginx_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

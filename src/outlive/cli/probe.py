@@ -76,7 +76,10 @@ def run(
         pathlib.Path | None, typer.Option(help="Write the report, with timelines, to this file.")
     ] = None,
 ) -> None:
-    """Exit codes: 0 as asked, 1 not as expected, 2 something of --fail-on, 3 not possible."""
+    """Leave an ASGI service in the middle and tell what it executed and recorded.
+
+    Exit codes: 0 as asked, 1 not as expected, 2 something of --fail-on, 3 not possible.
+    """
     try:
         made = (
             _from_file(plan)

@@ -6,6 +6,7 @@ the canary's stream is left once per configuration of the proxy.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ FULL = canary.STEP * canary.STEPS + 2.0
 NOT_STARTED = "not measured: the service was not started by the probe"
 
 
-def facts(service: Started | Running) -> Mapping[str, object]:
+def facts(service: Started | Running, *, grace: float) -> Mapping[str, object]:
     """Ask every question that this platform can be asked."""
     if not isinstance(service, Started):
         return {"skipped": NOT_STARTED}
@@ -33,6 +34,7 @@ def facts(service: Started | Running) -> Mapping[str, object]:
     found["is_disconnected"]["behind_middleware"] = _polled(service, "/middleware/poll")  # type: ignore[index]
     found["yield_dependency"] = _dependency(service)
     found["native_sse"] = _native(service)
+    found["sigterm"] = _told_to_go(service, grace)
     return found
 
 
@@ -120,6 +122,31 @@ def _native(service: Started) -> str:
     return f"closed {how} {max(closed.t - left, 0):.2f} s after leaving"
 
 
+def _told_to_go(service: Started, grace: float) -> dict[str, object]:
+    """SIGTERM with an open stream: whether the server goes, and what the generator gets. Starts it again."""
+    mark = service.recorder.mark()
+    client = _client(service, "/stream")
+    try:
+        client.send()
+        client.read(chunks=2, seconds=FULL)
+        told = time.monotonic()
+        service.signal(signal.SIGTERM)
+        exited = service.wait_for_exit(grace)
+        seconds = time.monotonic() - told
+    finally:
+        service.stop()
+        client.close()
+    seen = service.recorder.since(mark)
+    service.start()
+    cut = next(of_kind(seen, "stream.throw"), None)
+    return {
+        "exits": f"after {seconds:.2f} s" if exited else f"not within {grace:g} s",
+        "exception": cut["error"] if cut else None,
+        "steps_after_signal": len([h for h in of_kind(seen, "canary.step") if h.t > told]),
+        "finally_await_finished": any(of_kind(seen, "canary.finally.end")),
+    }
+
+
 def _after_two(how: Leaving) -> Callable[[Client], None]:
     def leave(client: Client) -> None:
         client.read(chunks=2, seconds=FULL)
@@ -142,10 +169,7 @@ def _visit(
     small: bool = False,
 ) -> tuple[Sequence[Happening], float]:
     mark = service.recorder.mark()
-    name = f"canary{path}"
-    headers = {CLIENT_HEADER.decode(): name}
-    call = Call(url=(url or service.url) + canary.PREFIX + path, method="GET", headers=headers, body=b"")
-    client = Client(call, name, receive_buffer=4096 if small else None)
+    client = _client(service, path, url=url, small=small)
     try:
         client.send()
         leave(client)
@@ -154,6 +178,13 @@ def _visit(
     finally:
         client.close()
     return service.recorder.since(mark), left
+
+
+def _client(service: Started, path: str, *, url: str | None = None, small: bool = False) -> Client:
+    name = f"canary{path}"
+    headers = {CLIENT_HEADER.decode(): name}
+    call = Call(url=(url or service.url) + canary.PREFIX + path, method="GET", headers=headers, body=b"")
+    return Client(call, name, receive_buffer=4096 if small else None)
 
 
 def rows(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

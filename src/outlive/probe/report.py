@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlive.probe import evidence, findings, target, verdicts
+from outlive.probe import evidence, findings, nginx, target, verdicts
 from outlive.probe import platform as platforms
 from outlive.probe.findings import Finding
 from outlive.probe.plan import Behaviour, Failure, Leaving, Outcome, Plan, PlanError, Scenario
-from outlive.probe.scenario import Stage
+from outlive.probe.scenario import Stage, Trace
 from outlive.probe.target import Running, Started
 
 #: Exit codes: as asked, not what `--expect` says, one of `--fail-on`, a plan that cannot be carried out.
@@ -23,6 +23,8 @@ AS_ASKED, UNEXPECTED, FAILED, IMPOSSIBLE = 0, 1, 2, 3
 
 #: Played when nobody says which: undisturbed, leaving, and coming back.
 DEFAULT = ("stay", "leave", "return")
+
+LEAVE = Scenario(name="leave", behaviour=Behaviour.LEAVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +89,13 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Report:
         extra: dict[str, Any] = {}
         if plan.platform:
             progress("platform")
-            extra["platform"] = platforms.facts(service)
+            extra["platform"] = platforms.facts(service, grace=plan.grace)
         if plan.nginx:
             progress("nginx")
-            extra["behind_nginx"] = platforms.behind_nginx(service)
+            extra["behind_nginx"] = {
+                "platform": platforms.behind_nginx(service),
+                "service": _behind_nginx(plan, service, sources, found),
+            }
     return Report(
         target=plan.target.app or plan.target.url or "",
         server=service.server,
@@ -113,10 +118,33 @@ def _play(plan: Plan, stage: Stage, progress: Callable[[str], None]) -> tuple[li
         except PlanError as exc:
             skipped[scenario.name] = str(exc)
             continue
-        undisturbed = next((f.trace for f in found if f.trace.scenario.behaviour is Behaviour.STAY), None)
-        finding = findings.judge(plan, trace, undisturbed)
+        finding = findings.judge(plan, trace, _undisturbed(found))
         found.append(dataclasses.replace(finding, verdict=verdicts.sentences(finding)))
     return found, skipped
+
+
+def _behind_nginx(
+    plan: Plan, service: Started | Running, sources: Sequence[evidence.Evidence], found: Sequence[Finding]
+) -> Mapping[str, object]:
+    """The service's own handler, left through a proxy, once per configuration."""
+    if nginx.binary() is None:
+        return {"skipped": nginx.ABSENT}
+    leave = next((f.trace.scenario for f in found if f.trace.scenario.behaviour is Behaviour.LEAVE), LEAVE)
+    told: dict[str, object] = {}
+    for name, options in nginx.CONFIGURATIONS.items():
+        with nginx.proxy(service.url, options) as url:
+            trace = Stage(plan, service, sources, url=url).play(leave)
+        finding = findings.judge(plan, trace, _undisturbed(found))
+        told[name] = {
+            "outcome": finding.outcome.value if finding.outcome else None,
+            "time_to_cancel": finding.platform.time_to_cancel,
+            "steps_after_close": finding.platform.steps_after_close,
+        }
+    return told
+
+
+def _undisturbed(found: Sequence[Finding]) -> Trace | None:
+    return next((f.trace for f in found if f.trace.scenario.behaviour is Behaviour.STAY), None)
 
 
 def _in_order(plan: Plan) -> list[Scenario]:

@@ -51,9 +51,18 @@ class Trace:
 class Stage:
     """One target with its evidence, on which scenarios are played one after another."""
 
-    def __init__(self, plan: Plan, target: Started | Running, evidence: Sequence[Evidence]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        target: Started | Running,
+        evidence: Sequence[Evidence],
+        *,
+        url: str | None = None,
+    ) -> None:
+        """`url` is where the clients go when that is not the target itself but something in front of it."""
         self._plan = plan
         self._target = target
+        self._url = url or target.url
         self._evidence = evidence
         self._held: list[Client] = []
         self._mark = 0
@@ -176,7 +185,7 @@ class Stage:
         headers = {CLIENT_HEADER.decode(): name}
         if after is not None and after.last_event_id is not None:
             headers["last-event-id"] = after.last_event_id
-        call = filled(self._plan, self._target.url, trace.thread, message, headers)
+        call = filled(self._plan, self._url, trace.thread, message, headers)
         client = Client(call, name, receive_buffer=receive_buffer)
         trace.views.append(client.view)
         self._held.append(client)
