@@ -24,68 +24,48 @@ probe_app = typer.Typer(
 )
 
 
+Text = str | None
+Many = list[str] | None
+
+
 @probe_app.command("probe")
 def run(
-    target: Annotated[
-        str | None, typer.Argument(help="module:app to start, or the URL of a service.")
-    ] = None,
+    target: Annotated[Text, typer.Argument(help="module:app to start, or the URL of a service.")] = None,
     *,
     plan: Annotated[pathlib.Path | None, typer.Option(help="A TOML file with all of this.")] = None,
-    server: Annotated[
-        probe.Server, typer.Option(help="The server to start the app under.")
-    ] = probe.Server.UVICORN,
-    server_option: Annotated[
-        list[str] | None, typer.Option(help="An argument for that server. Repeatable.")
-    ] = None,
+    server: Annotated[probe.Server, typer.Option(help="The server to start.")] = probe.Server.UVICORN,
+    server_option: Annotated[Many, typer.Option(help="An argument for the server. Repeatable.")] = None,
     directory: Annotated[pathlib.Path, typer.Option(help="Where the app can be imported.")] = pathlib.Path(),
-    env: Annotated[list[str] | None, typer.Option(help="NAME=value for the app. Repeatable.")] = None,
-    get: Annotated[
-        str | None, typer.Option(help="GET this path; {thread} and {message} are filled in.")
-    ] = None,
-    post: Annotated[
-        str | None, typer.Option(help="POST to this path; {thread} and {message} are filled in.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="The body; placeholders are filled in.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="'Name: value'. Repeatable.")] = None,
-    scenario: Annotated[list[str] | None, typer.Option(help="What the client does. Repeatable.")] = None,
+    env: Annotated[Many, typer.Option(help="NAME=value for the app. Repeatable.")] = None,
+    get: Annotated[Text, typer.Option(help="GET this path; {thread} and {message} are filled in.")] = None,
+    post: Annotated[Text, typer.Option(help="POST to this path, filled in likewise.")] = None,
+    data: Annotated[Text, typer.Option(help="The body; placeholders are filled in.")] = None,
+    header: Annotated[Many, typer.Option(help="'Name: value'. Repeatable.")] = None,
+    scenario: Annotated[Many, typer.Option(help="What the client does. Repeatable.")] = None,
     after_chunks: Annotated[int, typer.Option(min=0, help="Leave after so many chunks.")] = 2,
     after_seconds: Annotated[float | None, typer.Option(min=0, help="Leave by the clock instead.")] = None,
-    checkpoints: Annotated[
-        str | None, typer.Option(help="LangGraph's tables: a SQLite file or a PostgreSQL DSN.")
-    ] = None,
+    checkpoints: Annotated[Text, typer.Option(help="LangGraph's tables: a SQLite file or a DSN.")] = None,
     effect_log: Annotated[
-        str | None, typer.Option(help="file[:column[:thread column]], one line per effect.")
+        Text, typer.Option(help="file[:column[:thread column]], a line per effect.")
     ] = None,
-    sql: Annotated[str | None, typer.Option(help="'database::SELECT ...' to show rows of.")] = None,
-    endpoint: Annotated[str | None, typer.Option(help="A URL to GET before and after.")] = None,
-    outlive_api: Annotated[str | None, typer.Option(help="Where Outlive's API answers.")] = None,
-    effect: Annotated[
-        list[str] | None, typer.Option(help="A node that is an effect. Repeatable; default: all.")
-    ] = None,
+    sql: Annotated[Text, typer.Option(help="'database::SELECT ...' to show rows of.")] = None,
+    endpoint: Annotated[Text, typer.Option(help="A URL to GET before and after.")] = None,
+    outlive_api: Annotated[Text, typer.Option(help="Where Outlive's API answers.")] = None,
+    effect: Annotated[Many, typer.Option(help="A node that is an effect. Repeatable; default: all.")] = None,
     expect: Annotated[probe.Outcome | None, typer.Option(help="Exit 1 unless the run does this.")] = None,
-    fail_on: Annotated[
-        str, typer.Option(help="Exit 2 on these, comma-separated: duplicate-effects, forks, leaks.")
-    ] = "",
-    patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for a run to come to rest.")] = 20.0,
-    platform: Annotated[
-        bool, typer.Option(help="Also say what server and framework do by themselves.")
-    ] = False,
-    nginx: Annotated[bool, typer.Option(help="Also say what changes behind nginx.")] = False,
+    fail_on: Annotated[str, typer.Option(help="Exit 2 on duplicate-effects,forks,leaks.")] = "",
+    patience: Annotated[float, typer.Option(min=1, help="Seconds for a run to come to rest.")] = 20.0,
+    platform: Annotated[bool, typer.Option(help="Also what server and framework do by themselves.")] = False,
+    nginx: Annotated[bool, typer.Option(help="Also what changes behind nginx.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    html: Annotated[
-        pathlib.Path | None, typer.Option(help="Write the report, with timelines, to this file.")
-    ] = None,
+    html: Annotated[pathlib.Path | None, typer.Option(help="Write the report to this file.")] = None,
 ) -> None:
     """Leave an ASGI service in the middle and tell what it executed and recorded.
 
     Exit codes: 0 as asked, 1 not as expected, 2 something of --fail-on, 3 not possible.
     """
     try:
-        made = (
-            _from_file(plan)
-            if plan
-            else probe.Plan(target=_target(target, server, server_option, directory, env))
-        )
+        made = probe.from_toml(plan) if plan else _plan(target, server, server_option, directory, env)
         made = _with_request(made, get=get, post=post, data=data, header=header)
         made = dataclasses.replace(
             made,
@@ -108,24 +88,19 @@ def _impossible(exc: Exception) -> NoReturn:
     raise typer.Exit(reports.IMPOSSIBLE) from exc
 
 
-def _from_file(path: pathlib.Path) -> probe.Plan:
-    return probe.from_toml(path)
-
-
-def _target(
-    target: str | None,
-    server: probe.Server,
-    options: list[str] | None,
-    directory: pathlib.Path,
-    env: list[str] | None,
-) -> probe.Target:
+def _plan(
+    target: Text, server: probe.Server, options: Many, directory: pathlib.Path, env: Many
+) -> probe.Plan:
     if target is None:
         raise probe.PlanError("Name a target: module:app, a URL, or --plan with a file.")
     if target.startswith(("http://", "https://")):
-        return probe.Target(url=target)
+        return probe.Plan(target=probe.Target(url=target))
     pairs = dict(pair.partition("=")[::2] for pair in env or ())
-    return probe.Target(
-        app=target, server=server, arguments=tuple(options or ()), directory=directory, environment=pairs
+    arguments = tuple(options or ())
+    return probe.Plan(
+        target=probe.Target(
+            app=target, server=server, arguments=arguments, directory=directory, environment=pairs
+        )
     )
 
 
