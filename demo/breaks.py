@@ -40,7 +40,7 @@ BREAKS: dict[str, Break] = {
     ),
     "publish-before-commit": Break(
         says="events are shown to viewers before they are committed",
-        scenarios=("cancel", "continue"),
+        scenarios=("cancel",),
         noticed_by=("commit-first",),
         alterations=("publish-before-commit",),
     ),
@@ -58,7 +58,7 @@ BREAKS: dict[str, Break] = {
     ),
     "no-resume": Break(
         says="a run that is taken up again begins at START",
-        scenarios=("cancel", "killed"),
+        scenarios=("killed",),
         noticed_by=("no-repeat",),
         alterations=("no-resume",),
     ),

@@ -13,12 +13,11 @@ import sys
 
 
 class Guard:
-    """Holds the pipe to a guard process."""
+    """Holds the pipe to a guard process.  ``subject`` only says in a list of processes what it is for."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "demo.guard"], stdin=subprocess.PIPE, start_new_session=True
-        )
+    def __init__(self, subject: str) -> None:
+        command = [sys.executable, "-m", "demo.guard", subject]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def watch(self, pid: int) -> None:
         """Have a process killed when this one is gone."""

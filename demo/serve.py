@@ -22,7 +22,7 @@ def main() -> None:
         log = str(Path(folder) / "provider.jsonl")
         command = [sys.executable, "-m", "demo.provider", "--port", str(port), "--log", log]
         provider = subprocess.Popen(command, cwd=stage.ROOT, start_new_session=True)
-        watching = guard.Guard()
+        watching = guard.Guard(folder)
         watching.watch(provider.pid)
         try:
             cli.main()

@@ -101,7 +101,7 @@ class Stage:
 
     async def __aenter__(self) -> Self:
         """Begin; on leaving, every process is ended."""
-        self._guard = guard.Guard()
+        self._guard = guard.Guard(str(self.folder))
         (self.folder / "logs").mkdir()
         return self
 
