@@ -80,8 +80,9 @@ class Commands:
         declared = policy or self._registry[agent].policy
         for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
             check_name(field, text)
-        if key == "":  # what a client sends that forgot its key, and every such client sends the same
-            raise errors.InvalidInput("key is empty.", field="key")
+        for field, text in (("thread", thread), ("key", key)):
+            if text == "":  # what a client sends that forgot it, and every such client sends the same
+                raise errors.InvalidInput(f"{field} is empty.", field=field)
         new = Submission(
             run_id=self._local.new_id(),
             tenant=tenant,
@@ -172,5 +173,6 @@ def check_name(field: str, text: object) -> None:
 def _exact(field: str, value: Any) -> str:
     encoded = encoding.encode(value)
     if encoded.placeholders:
-        raise errors.InvalidInput(f"{field} holds a value that JSON cannot carry.", field=field)
+        first = encoded.placeholders[0]
+        raise errors.InvalidInput(f"{field} cannot be kept exactly: {first.type}: {first.why}.", field=field)
     return encoded.text

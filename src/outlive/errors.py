@@ -4,6 +4,7 @@
 
     OutliveError
     ├── Refused                  the caller asked for something that cannot be had
+    │   ├── NoTenant             the application let a request in without saying whose it is: 403
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
     │   ├── KeyConflict          same idempotency key, other body: 409
     │   ├── ThreadBusy           the thread has a live run and the policy is reject: 409
@@ -58,6 +59,14 @@ class Refused(OutliveError):
 
     code = "refused"
     status = 400
+
+
+class NoTenant(Refused):
+    """The application did not say whose request this is."""
+
+    code = "no_tenant"
+    status = 403
+    default_hint = "The router's tenant dependency must return the tenant's name, or raise."
 
 
 class NotFound(Refused):

@@ -71,6 +71,7 @@ class Outlive:
         self._local = seams.REAL
         self._ready = False
         self._duties: list[asyncio.Task[None]] = []
+        self._draining: asyncio.Task[None] | None = None
         self.shutdown = shutdown.Shutdown()
 
     # ------------------------------------------------------------ lifetime
@@ -88,6 +89,7 @@ class Outlive:
         if self.slots:
             await self._worker.begin()
         loop = asyncio.get_running_loop()
+        self._draining = loop.create_task(self._drain_when_told())
         duties = {
             "sweeper": self._sweeper.run(),
             "presence": self.presence.run(),
@@ -133,18 +135,26 @@ class Outlive:
 
     async def close(self) -> None:
         """End within the drain budget; runs that were being driven are queued again, not lost."""
-        if not self._ready:
+        draining, self._draining = self._draining, None
+        if draining is None:
             return
-        self._ready = False
         self.shutdown.set()
-        await self._commands.close()
-        await self._worker.shutdown(self._drain)
+        await asyncio.wait({draining})  # not by itself: who is cancelled here must not cut it short
         await self.presence.close()
         for task in self._duties:
             task.cancel()
         await asyncio.gather(*self._duties, return_exceptions=True)
         await self._keeper.close()
         await self.store.close()
+        draining.result()
+
+    async def _drain_when_told(self) -> None:
+        """Hand work back as soon as the end is told: a server may wait long for its last connection."""
+        with self.shutdown.future() as told:
+            await told
+        self._ready = False
+        await self._commands.close()
+        await self._worker.shutdown(self._drain)
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
@@ -164,10 +174,11 @@ class Outlive:
     @property
     def ready(self) -> bool:
         """True between a successful start and the beginning of shutdown."""
-        return self._ready and all(not task.done() for task in self._duties)
+        told = self.shutdown.is_set()
+        return self._ready and not told and all(not task.done() for task in self._duties)
 
     def _check_ready(self) -> None:
-        if not self._ready:
+        if not self._ready or self.shutdown.is_set():
             raise errors.NotReady()
 
     # ------------------------------------------------------------ command

@@ -7,6 +7,7 @@ and a ``stream``; ``generator`` makes one of any async generator function, ``lan
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -73,13 +74,13 @@ class Context:
 
     @property
     def input(self) -> Any:
-        """The run's input, parsed."""
-        return json.loads(self.run.input)
+        """The run's input as it was submitted: large integers, bytes and the like are themselves again."""
+        return _restored(self.run.input)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The run's metadata, parsed."""
-        parsed: dict[str, Any] = json.loads(self.run.metadata)
+        """The run's metadata as it was submitted."""
+        parsed: dict[str, Any] = _restored(self.run.metadata)
         return parsed
 
     @property
@@ -140,6 +141,23 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         """Every name, sorted."""
         return tuple(sorted(self._agents))
+
+
+def _restored(text: str) -> Any:
+    return json.loads(text, object_hook=_untagged if '"$outlive"' in text else None)
+
+
+def _untagged(read: dict[str, Any]) -> Any:
+    match read:
+        case {"$outlive": "int", "value": str(digits)}:
+            return int(digits, 0)
+        case {"$outlive": "float", "value": str(name)}:
+            return float(name)
+        case {"$outlive": "bytes", "value": str(encoded)}:
+            return base64.b64decode(encoded)
+        case {"$outlive": "dict", "value": list(pairs)}:
+            return {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
+    return read
 
 
 def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:

@@ -8,16 +8,15 @@ libraries repeat a POST by themselves after a drop.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import JSONResponse
 
-from outlive import errors, presence, seams, subscription
+from outlive import commands, errors, presence, seams, subscription
 from outlive.http import body, problem, sse
 from outlive.model import Admitted, Event, Run, StopOutcome
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
@@ -27,6 +26,8 @@ from outlive.states import State
 BODY_LIMIT = 4 * 1024 * 1024
 ROTATE_SECONDS = 55.0
 PAGE = 1000
+_KEY = "Idempotency-Key"
+_CURSOR = "Last-Event-ID"
 
 
 class NewRun(pydantic.BaseModel):
@@ -34,13 +35,13 @@ class NewRun(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    agent: str
+    agent: str = pydantic.Field(min_length=1, max_length=commands.LONGEST_NAME)
     input: Any = None
-    thread: str | None = None
+    thread: str | None = pydantic.Field(default=None, min_length=1, max_length=commands.LONGEST_NAME)
     metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
     on_disconnect: OnDisconnect | None = None
     on_busy: OnBusy | None = None
-    not_before: float | None = pydantic.Field(default=None, allow_inf_nan=False, ge=0, le=1e11)
+    not_before: float | None = pydantic.Field(default=None, strict=True, allow_inf_nan=False, ge=0, le=1e11)
 
     def policy(self, declared: RunPolicy) -> RunPolicy:
         """Return the agent's declared policy with what this request changes."""
@@ -62,26 +63,35 @@ def router(
     """Return a router over ``outlive``.
 
     ``tenant`` is a FastAPI dependency that authenticates the request and returns the tenant's name; whatever
-    it raises is the answer.  ``body_limit`` is in bytes; ``rotate`` is after how many seconds a GET stream
-    ends with a hint to connect again.
+    it raises is the answer, and a request that it gives no name is refused.  ``body_limit`` is in bytes;
+    ``rotate`` is after how many seconds a GET stream ends with a hint to connect again.
     """
 
     async def authenticate(request: Request, name: Any = Depends(tenant)) -> None:
-        request.state.tenant = name
+        if tenant is not _nobody and (not name or not isinstance(name, str)):
+            raise errors.NoTenant  # None would read across tenants, and "" is shared by all who have none
+        commands.check_name("tenant", name)
+        request.state.outlive_tenant = name
 
     native = _Native(outlive, body_limit, rotate)
     routes = APIRouter(route_class=problem.ProblemRoute)
     scoped = APIRouter(route_class=problem.ProblemRoute, dependencies=[Depends(authenticate)])
     scoped.post("/runs", status_code=201, openapi_extra=_schema(NewRun))(native.create)
-    scoped.get("/runs")(native.index)
-    scoped.get("/runs/{run_id}")(native.read)
     scoped.post("/runs/{run_id}/stop")(native.stop)
-    scoped.get("/runs/{run_id}/events")(native.events)
-    scoped.get("/threads/{thread}")(native.thread)
-    routes.get("/health", include_in_schema=False)(native.health)
-    routes.get("/ready", include_in_schema=False)(native.ready)
+    _readable(scoped, "/runs", native.index)
+    _readable(scoped, "/runs/{run_id}", native.read)
+    _readable(scoped, "/runs/{run_id}/events", native.events)
+    _readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
+    _readable(routes, "/health", native.health, public=False)
+    _readable(routes, "/ready", native.ready, public=False)
     routes.include_router(scoped)
     return routes
+
+
+def _readable(routes: APIRouter, path: str, handler: Callable[..., Any], *, public: bool = True) -> None:
+    """GET, and HEAD by the same handler: the framework adds no HEAD by itself."""
+    routes.get(path, include_in_schema=public)(handler)
+    routes.head(path, include_in_schema=False)(handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,11 @@ class _Native:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Make a run, or attach to the one that the key or the cursor names."""
+        _only_one(request, _KEY)
+        _only_one(request, _CURSOR)
         if last_event_id:
             return await self._attach(request, last_event_id)
+        _check_key(idempotency_key)
         new = await body.read(request, NewRun, self.body_limit)
         viewer = seams.new_id() if _wants_events(request) else None
         submitted = await self.outlive.submit(
@@ -108,58 +121,63 @@ class _Native:
             new.input,
             thread=new.thread,
             key=idempotency_key,
-            tenant=request.state.tenant,
+            tenant=_tenant(request),
             policy=new.policy(self.outlive.registry[new.agent].policy),
             not_before=new.not_before,
             metadata=new.metadata,
             viewer=viewer,
         )
-        return self._answer(submitted.run, submitted.admitted, viewer)
+        return self._answer(request, submitted.run, submitted.admitted, viewer)
 
     async def _attach(self, request: Request, cursor: str) -> Response:
-        named, colon, _ = cursor.strip().rpartition(":")
-        if not colon:
-            raise errors.InvalidCursor(
-                "Last-Event-ID on a creation must name its run.", field="Last-Event-ID"
-            )
-        run = await self.outlive.run(named, tenant=request.state.tenant)
+        named, _, _ = cursor.strip().rpartition(":")
+        if not named:
+            raise errors.InvalidCursor("Last-Event-ID on a creation must name its run.", field=_CURSOR)
+        run = await self.outlive.run(named, tenant=_tenant(request))
+        after = _position(run, cursor, _CURSOR)
         viewer = seams.new_id() if _wants_events(request) else None
-        return self._answer(run, Admitted.ATTACHED, viewer, after=_cursor(run, cursor))
+        return self._answer(request, run, Admitted.ATTACHED, viewer, after)
 
-    def _answer(self, run: Run, admitted: Admitted, viewer: str | None, after: int = 0) -> Response:
-        headers = _links(run) | {"Outlive-Admitted": admitted.value}
+    def _answer(
+        self, request: Request, run: Run, admitted: Admitted, viewer: str | None, after: int = 0
+    ) -> Response:
+        where = f"{request.url.path.rstrip('/')}/{run.run_id}"
+        headers = {"Content-Location": where, "Outlive-Admitted": admitted.value}
         fresh = admitted in (Admitted.CREATED, Admitted.CONTINUED)
-        if viewer is not None:
-            recorded = viewer if fresh else None
-            return stream(self.outlive, run, after=after, viewer=recorded, headers=headers)
-        return JSONResponse(run.public() | {"admitted": admitted.value}, 201 if fresh else 200, headers)
+        if viewer is None:
+            shown = run.public() | {"admitted": admitted.value}
+            return body.Json(shown, 201 if fresh else 200, headers | {"Location": where})
+        headers["Location"] = f"{where}/events"
+        if _at_the_end(run, after):
+            return Response(status_code=204, headers=headers)
+        return stream(self.outlive, run, after=after, viewer=viewer if fresh else None, headers=headers)
 
     async def index(
         self,
         request: Request,
         *,
         limit: Annotated[int, Query(ge=1, le=PAGE)] = 50,
-        before: str | None = None,
-        agent: str | None = None,
+        before: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None,
+        agent: Annotated[str | None, Query(min_length=1)] = None,
         state: State | None = None,
-        thread: str | None = None,
+        thread: Annotated[str | None, Query(min_length=1)] = None,
     ) -> Response:
         """List runs, newest first."""
         found = await self.outlive.runs(
-            tenant=request.state.tenant, limit=limit, before=before, agent=agent, state=state, thread=thread
+            tenant=_tenant(request), limit=limit, before=before, agent=agent, state=state, thread=thread
         )
         more = found[-1].run_id if len(found) == limit else None
-        return JSONResponse({"runs": [run.public() for run in found], "before": more})
+        return body.Json({"runs": [run.public() for run in found], "before": more})
 
     async def read(self, request: Request, run_id: str) -> Response:
         """Read the record of a run."""
-        return JSONResponse((await self.outlive.run(run_id, tenant=request.state.tenant)).public())
+        return body.Json((await self.outlive.run(run_id, tenant=_tenant(request))).public())
 
     async def stop(self, request: Request, run_id: str) -> Response:
         """Ask a run to stop; 202 while its executor has yet to let go."""
-        answer = await self.outlive.stop(run_id, tenant=request.state.tenant)
+        answer = await self.outlive.stop(run_id, tenant=_tenant(request))
         status = 202 if answer.outcome is StopOutcome.REQUESTED else 200
-        return JSONResponse({"outcome": answer.outcome.value, "run": answer.run.public()}, status)
+        return body.Json({"outcome": answer.outcome.value, "run": answer.run.public()}, status)
 
     async def events(
         self,
@@ -171,61 +189,71 @@ class _Native:
         limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
     ) -> Response:
         """Stream a run's events after the cursor to its end; 204 if the cursor stands at the end."""
-        tenant = request.state.tenant
+        _only_one(request, _CURSOR)
+        tenant = _tenant(request)
         run = await self.outlive.run(run_id, tenant=tenant)
-        cursor = _cursor(run, last_event_id or after)
+        cursor, place = (last_event_id, _CURSOR) if last_event_id else (after, "after")
+        position = 0 if cursor is None else _position(run, cursor, place)
         if not _wants_events(request, default=True):
-            page = await self.outlive.events(run_id, after=cursor, limit=limit, tenant=tenant)
-            return JSONResponse({"run_id": run_id, "events": [_shown(event) for event in page]})
-        if run.state.terminal and cursor == run.last_seq:
-            return Response(status_code=204)
-        return stream(self.outlive, run, after=cursor, rotate=self.rotate)
+            page = await self.outlive.events(run_id, after=position, limit=limit, tenant=tenant)
+            return body.Json({"run_id": run_id, "events": [_shown(event) for event in page]})
+        where = request.url.path
+        headers = {"Location": where, "Content-Location": where.removesuffix("/events")}
+        if _at_the_end(run, position):
+            return Response(status_code=204, headers=headers)
+        return stream(self.outlive, run, after=position, rotate=self.rotate, headers=headers)
 
     async def thread(self, request: Request, thread: str) -> Response:
         """Read a thread: its live runs, if any, and its newest runs."""
-        tenant = request.state.tenant
+        tenant = _tenant(request)
         found = await self.outlive.thread(thread, tenant=tenant)
         recent = await self.outlive.runs(tenant=tenant, thread=thread)
         live = [run.run_id for run in recent if not run.state.terminal]
         shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
-        return JSONResponse(shown | {"live": live, "runs": [run.public() for run in recent]})
+        return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
 
     async def health(self) -> Response:
         """Say that the process lives."""
-        return JSONResponse({"status": "ok"})
+        return body.Json({"status": "ok"})
 
     async def ready(self) -> Response:
         """Say whether runs are accepted now."""
         if not self.outlive.ready:
             raise errors.NotReady
-        return JSONResponse({"status": "ready", "agents": list(self.outlive.registry.names)})
+        return body.Json({"status": "ready", "agents": list(self.outlive.registry.names)})
 
 
 def stream(
     outlive: Outlive,
     run: Run,
     *,
-    after: int = 0,
+    after: int | str | None = None,
     viewer: str | None = None,
     rotate: float | None = None,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> sse.EventStream:
-    """Return a response that streams a run's events after ``after``, for any handler of yours.
+    """Return a response that streams a run's events to its end, for any handler of yours.
 
-    The handler has authenticated its caller and read ``run`` with the caller's tenant.  While the stream is
-    open the run counts as watched; ``viewer`` names the viewer that a submit of this very run recorded.
+    The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.
+    ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start.  While
+    the stream is open the run counts as watched; ``viewer`` names the viewer that a submit of this very run
+    recorded.  ``rotate`` ends the stream with a hint to connect again after so many seconds.
+
+    Raises ``InvalidCursor``.
     """
-    present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=after)
+    position = _position(run, str(after), _CURSOR) if after else 0
+    present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=position)
 
     async def closed(how: sse.Close) -> None:
-        outlive.presence.leave(present, _LEFT.get(how, presence.Left.OURS))
+        if how is not sse.Close.HEAD:  # it never joined
+            outlive.presence.leave(present, _LEFT.get(how, presence.Left.OURS))
 
     return sse.EventStream(
         _frames(outlive, present, recorded=viewer is not None),
         shutdown=outlive.shutdown,
         rotate_after=rotate,
         on_close=closed,
-        headers=_links(run) if headers is None else headers,
+        headers=headers,
     )
 
 
@@ -264,12 +292,36 @@ def _shown(event: Event) -> dict[str, Any]:
     }
 
 
-def _cursor(run: Run, text: str | None) -> int:
-    if text is None or not text.strip():
-        return 0
-    after = subscription.parse_cursor(text, run.run_id)
-    subscription.check_cursor(run, after)
+def _position(run: Run, cursor: str, place: str) -> int:
+    """Read a client's cursor; the error names the ``place`` where the client put it."""
+    try:
+        after = subscription.parse_cursor(cursor, run.run_id)
+        subscription.check_cursor(run, after)
+    except errors.InvalidCursor as failure:
+        failure.field = place
+        raise
     return after
+
+
+def _at_the_end(run: Run, after: int) -> bool:
+    """True if nothing will ever follow: clients come back for more unless a 204 tells them."""
+    return run.state.terminal and after == run.last_seq
+
+
+def _check_key(key: str | None) -> None:
+    commands.check_name(_KEY, key)
+    if key == "":
+        raise errors.InvalidInput(f"{_KEY} is empty.", field=_KEY)
+
+
+def _only_one(request: Request, header: str) -> None:
+    if len(request.headers.getlist(header)) > 1:
+        raise errors.InvalidInput(f"{header} was sent more than once.", field=header)
+
+
+def _tenant(request: Request) -> str:
+    name: str = request.state.outlive_tenant
+    return name
 
 
 def _wants_events(request: Request, *, default: bool = False) -> bool:
@@ -277,11 +329,6 @@ def _wants_events(request: Request, *, default: bool = False) -> bool:
     if "text/event-stream" in accepted:
         return True
     return default and "application/json" not in accepted
-
-
-def _links(run: Run) -> dict[str, str]:
-    where = f"/runs/{run.run_id}"
-    return {"Location": f"{where}/events", "Content-Location": where}
 
 
 def _schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:

@@ -9,21 +9,39 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from outlive import errors
+from outlive.http import body
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = "1"
+"""Seconds, with every 503."""
 logger = logging.getLogger("outlive.http")
+
+
+def problems(app: FastAPI) -> None:
+    """Let your own handlers raise Outlive's errors: each is answered with its status, code and hint.
+
+    The router's own routes do so anyway; without this, an error that a handler of yours lets through is a
+    plain 500.
+    """
+    app.add_exception_handler(errors.OutliveError, _handle)
+
+
+def everywhere(app: FastAPI) -> None:
+    """Answer unknown routes, wrong methods and faults like that too, in an application that is all ours."""
+    problems(app)
+    app.add_exception_handler(HTTPException, _handle_http)
+    app.add_exception_handler(Exception, _handle_fault)
 
 
 def describe(failure: errors.OutliveError) -> dict[str, Any]:
     """Return the public body of an error."""
-    body = {
+    described = {
         "type": f"urn:outlive:{failure.code}",
         "code": failure.code,
         "title": failure.message,
@@ -31,10 +49,10 @@ def describe(failure: errors.OutliveError) -> dict[str, Any]:
         "hint": failure.hint,
     }
     if failure.run_id is not None:
-        body["run_id"] = failure.run_id
+        described["run_id"] = failure.run_id
     if failure.field is not None:
-        body["field"] = failure.field
-    return body
+        described["field"] = failure.field
+    return described
 
 
 def respond(failure: errors.OutliveError) -> Response:
@@ -43,14 +61,14 @@ def respond(failure: errors.OutliveError) -> Response:
         logger.error("request failed", exc_info=failure)
         failure = errors.OutliveError("The server failed.", run_id=failure.run_id)
     headers = {"Retry-After": RETRY_AFTER} if failure.status == 503 else None
-    return JSONResponse(describe(failure), failure.status, headers, MEDIA_TYPE)
+    return body.Json(describe(failure), failure.status, headers, MEDIA_TYPE)
 
 
 def invalid(failure: RequestValidationError) -> errors.InvalidInput:
     """Turn a validation error of the framework into ours, naming the first field that is wrong."""
-    first = failure.errors()[0]
-    field = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
-    return errors.InvalidInput(f"{field or 'The body'}: {first['msg']}.", field=field or None)
+    first = dict(failure.errors()[0])
+    first["loc"] = first["loc"][1:]  # what precedes the name says whether it is in the query or the path
+    return body.invalid(first)
 
 
 class ProblemRoute(APIRoute):
@@ -69,3 +87,28 @@ class ProblemRoute(APIRoute):
                 return respond(invalid(failure))
 
         return handle_or_describe
+
+
+async def _handle(_: Request, failure: Exception) -> Response:
+    assert isinstance(failure, errors.OutliveError)
+    return respond(failure)
+
+
+async def _handle_http(request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException)
+    if failure.status_code == 404:
+        known = errors.NotFound("There is no such route.", hint="See /docs for the routes.")
+        return respond(known)
+    described = {
+        "type": "about:blank",
+        "code": "method_not_allowed" if failure.status_code == 405 else "refused",
+        "title": f"{request.method} is not possible here." if failure.status_code == 405 else failure.detail,
+        "status": failure.status_code,
+        "hint": "See /docs for the routes and their methods.",
+    }
+    return body.Json(described, failure.status_code, failure.headers, MEDIA_TYPE)
+
+
+async def _handle_fault(_: Request, failure: Exception) -> Response:
+    del failure  # the server logs it: this handler's caller raises it again
+    return body.Json(describe(errors.OutliveError("The server failed.")), 500, None, MEDIA_TYPE)
