@@ -230,12 +230,18 @@ class Keeper:
 
         Past its trust nothing is put down to a lock.
         """
-        for claim in missing:
-            if claim in self._missed or self.trust_left(asked[claim]) <= 0:
-                self._doubted[claim] = asked[claim]
+        doubted = {
+            claim: asked[claim]
+            for claim in missing
+            if claim in self._missed or self.trust_left(asked[claim]) <= 0
+        }
         self._missed = set(missing)
-        if self._doubted:
-            self._on_loop(self._store.hub.wake, (wakeup.STOP,))
+        if doubted:
+            self._on_loop(self._have_looked_up, doubted)
+
+    def _have_looked_up(self, doubted: Mapping[Claim, Held]) -> None:
+        self._doubted.update(doubted)
+        self._store.hub.wake((wakeup.STOP,))
 
     def _on_loop(self, call: Callable[..., object], *args: object) -> None:
         if self._loop is not None:
