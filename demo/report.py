@@ -85,7 +85,7 @@ def _executed(calls: Iterable[Call]) -> str:
     asked = Counter(call.step for call in calls if call.what == "request")
     had = Counter(call.step for call in calls if call.what == "effect")
     steps = [step for step, effects in had.items() for _ in range(effects)]
-    repeated = [f"{step}: {times} calls, {had[step]} effects" for step, times in asked.items() if times > 1]
+    repeated = [f"{step}: calls {times}, effects {had[step]}" for step, times in asked.items() if times > 1]
     return "\n".join([" ".join(steps) or "-", *repeated])
 
 
@@ -117,17 +117,15 @@ def show(console: Console, made: Iterable[Row], findings: Sequence[Finding]) -> 
         verdict = f"[red]{' '.join(row.broken)}[/]" if row.broken else "[green]holds[/]"
         table.add_row(row.scenario, row.executed, row.recorded, row.received, verdict)
     console.print(table)
+    checks = Table.grid(padding=(0, 1))
     for finding in findings:
         mark = (
-            "[red]broken[/]"
-            if finding.violations
-            else "[green]holds[/] "
-            if finding.facts
-            else "[dim]idle[/]  "
+            "[red]broken[/]" if finding.violations else "[green]holds[/]" if finding.facts else "[dim]idle[/]"
         )
-        console.print(f"{mark} {finding.code:<13} {finding.sentence} [dim]({finding.facts} looked at)[/]")
+        checks.add_row(mark, finding.code, finding.sentence, f"[dim]{finding.facts} looked at[/]")
         for thread, words in finding.violations:
-            console.print(f"         [red]{thread}[/]: {words}", highlight=False)
+            checks.add_row("", "", f"[red]{thread}: {words}[/]", "")
+    console.print(checks)
 
 
 def document(made: Iterable[Row], findings: Sequence[Finding]) -> dict[str, Any]:

@@ -108,9 +108,13 @@ class Exchange:
     # ------------------------------------------------------------ receiving
 
     async def json(self) -> Any:
-        """Return the whole body, parsed."""
+        """Return the whole body, parsed; raises ``ValueError`` if it is not JSON."""
         body = b"".join([data async for data in self._body()])
-        return json.loads(body) if body else None
+        try:
+            return json.loads(body)
+        except json.JSONDecodeError:
+            asked, told = self._request, body.decode("latin-1")
+            raise ValueError(f"{asked.method} {asked.path} was answered {self.status}: {told}") from None
 
     async def events(self) -> AsyncGenerator[Received, None]:
         """Yield events until the response ends, however it ends."""
