@@ -7,6 +7,9 @@ from typing import Any
 
 from outlive import probe
 
+#: Seconds that clients stay after their last chunk, so that the checkpoint before it is written.
+LINGER = 0.15
+
 SERVICES = pathlib.Path(__file__).parent / "services"
 
 
@@ -24,7 +27,7 @@ def booking(directory: pathlib.Path, shape: str, *scenarios: str, **more: Any) -
             environment={"EFFECTS": effects, "DATABASE": database},
         ),
         request=probe.Request(path=f"/{shape}?thread={{thread}}"),
-        scenarios=probe.scenarios(scenarios),
+        scenarios=probe.scenarios(scenarios, linger=LINGER),
         evidence=(
             probe.Source(kind=f"langgraph-{kind}", settings={name: database}),
             probe.Source(kind="effect-log", settings={"path": effects, "column": 1, "thread_column": 0}),

@@ -44,6 +44,7 @@ def run(
     scenario: Annotated[Many, typer.Option(help="What the client does. Repeatable.")] = None,
     after_chunks: Annotated[int, typer.Option(min=0, help="Leave after so many chunks.")] = 2,
     after_seconds: Annotated[float | None, typer.Option(min=0, help="Leave by the clock instead.")] = None,
+    linger: Annotated[float, typer.Option(min=0, help="Stay so many seconds after the last chunk.")] = 0.0,
     checkpoints: Annotated[Text, typer.Option(help="LangGraph's tables: a SQLite file or a DSN.")] = None,
     effect_log: Annotated[
         Text, typer.Option(help="file[:column[:thread column]], a line per effect.")
@@ -69,7 +70,7 @@ def run(
         made = _with_request(made, get=get, post=post, data=data, header=header)
         made = dataclasses.replace(
             made,
-            scenarios=_scenarios(made, scenario, after_chunks, after_seconds),
+            scenarios=_scenarios(made, scenario, after_chunks, after_seconds, linger),
             evidence=made.evidence + _evidence(checkpoints, effect_log, sql, endpoint, outlive_api),
             effects=made.effects or tuple(effect or ()),
             expect=expect or made.expect,
@@ -118,14 +119,14 @@ def _with_request(
 
 
 def _scenarios(
-    made: probe.Plan, names: list[str] | None, chunks: int, seconds: float | None
+    made: probe.Plan, names: Many, chunks: int, seconds: float | None, linger: float
 ) -> tuple[probe.Scenario, ...]:
     if names is None and made.scenarios:
         return made.scenarios
     wanted = tuple(names or reports.DEFAULT)
     # Everything is compared with what an undisturbed client gets.
     wanted = wanted if "stay" in wanted else ("stay", *wanted)
-    return probe.scenarios(wanted, chunks=chunks, seconds=seconds)
+    return probe.scenarios(wanted, chunks=chunks, seconds=seconds, linger=linger)
 
 
 def _evidence(

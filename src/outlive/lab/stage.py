@@ -24,6 +24,10 @@ OUTLIVE_VARIABLE = "OUTLIVE_LAB_URL"
 #: Seconds without a happening that count as rest.
 QUIET = 0.3
 
+#: Clients stay so many seconds after their last chunk. Cuts in the middle of a checkpoint's write have an
+#: experiment of their own; here the write shall be over, however busy the machine.
+LINGER = 0.1
+
 
 class Service:
     """A running booking service."""
@@ -59,7 +63,7 @@ class Service:
         if base not in self._undisturbed:
             (stay,) = plan.scenarios(("stay",))
             self._undisturbed[base] = self.stage(base).play(stay)
-        (wanted,) = plan.scenarios((name,), chunks=chunks)
+        (wanted,) = plan.scenarios((name,), chunks=chunks, linger=LINGER)
         trace = self.stage(path).play(wanted)
         return findings.judge(self.plan(path), trace, self._undisturbed[base])
 

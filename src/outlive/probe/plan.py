@@ -5,6 +5,7 @@ The nouns of a probe, and how they are read from a TOML file. Nothing here touch
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import pathlib
@@ -96,13 +97,18 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One behaviour with its details. `after_seconds` wins over `after_chunks` when given."""
+    """One behaviour with its details. `after_seconds` wins over `after_chunks` when given.
+
+    `linger` is how many seconds to stay on after the last chunk: without it, leaving races with whatever the
+    service does right after that chunk, such as writing a checkpoint.
+    """
 
     name: str
     behaviour: Behaviour
     leaving: Leaving = Leaving.FIN
     after_chunks: int = 2
     after_seconds: float | None = None
+    linger: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +143,14 @@ class Plan:
 
 
 def scenarios(
-    names: tuple[str, ...], *, chunks: int = 2, seconds: float | None = None
+    names: tuple[str, ...], *, chunks: int = 2, seconds: float | None = None, linger: float = 0.0
 ) -> tuple[Scenario, ...]:
     """The scenarios of these names. Raises `PlanError` for an unknown one.
 
     `leave` may carry how: `leave-rst`, `leave-half-close`, `leave-vanish`; `leave-early`: before a chunk.
     """
-    return tuple(_scenario(name, chunks, seconds) for name in names)
+    made = (_scenario(name, chunks, seconds) for name in names)
+    return tuple(dataclasses.replace(scenario, linger=linger) for scenario in made)
 
 
 def _scenario(name: str, chunks: int, seconds: float | None) -> Scenario:
@@ -182,6 +189,7 @@ def _plan(document: Mapping[str, Any], directory: pathlib.Path) -> Plan:
     probe = dict(document.get("probe", {}))
     names = tuple(probe.pop("scenarios", ("stay", "leave", "return")))
     chunks, seconds = probe.pop("after_chunks", 2), probe.pop("after_seconds", None)
+    linger = probe.pop("linger", 0.0)
     if "expect" in probe:
         probe["expect"] = Outcome(probe["expect"])
     probe["fail_on"] = tuple(Failure(word) for word in probe.pop("fail_on", ()))
@@ -189,7 +197,7 @@ def _plan(document: Mapping[str, Any], directory: pathlib.Path) -> Plan:
     return Plan(
         target=_target(dict(document.get("target", {})), directory),
         request=_request(dict(document.get("request", {}))),
-        scenarios=scenarios(names, chunks=chunks, seconds=seconds),
+        scenarios=scenarios(names, chunks=chunks, seconds=seconds, linger=linger),
         evidence=tuple(
             Source(kind=table["kind"], settings={k: v for k, v in table.items() if k != "kind"})
             for table in document.get("evidence", ())

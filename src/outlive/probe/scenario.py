@@ -135,6 +135,7 @@ class Stage:
             client.wait_for_head(BEGUN)
         else:
             client.read(chunks=scenario.after_chunks, seconds=self._plan.patience)
+            time.sleep(scenario.linger)
 
     def _slow(self, trace: Trace) -> None:
         client = self._client(trace, 0, receive_buffer=4096)
