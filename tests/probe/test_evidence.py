@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import operator
 import pathlib
 import sqlite3
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
 import psycopg
@@ -17,7 +20,7 @@ from langgraph.types import interrupt
 
 from outlive import probe
 from outlive.probe import evidence
-from outlive.probe.evidence import checkpoints, effect_log, sql
+from outlive.probe.evidence import checkpoints, effect_log, endpoint, outlive_api, sql
 from outlive.probe.evidence.found import Position, Record
 
 
@@ -147,6 +150,54 @@ def test_a_query_names_effects_or_shows_rows(sqlite_path: pathlib.Path, postgres
             connection.commit()
             assert counted.read("t").effects == {"charge": 1}
             assert json.dumps(shown.read("t").facts) == json.dumps({query: [["charge"], ["charge"]]})
+
+
+class _Api(http.server.BaseHTTPRequestHandler):
+    """Two runs of a thread as Outlive lists them, newest first."""
+
+    def do_GET(self) -> None:
+        runs = [{"run_id": "b", "state": "succeeded", "reason": None}]
+        runs.append({"run_id": "a", "state": "stopped", "reason": "disconnect"})
+        kinds = {"a": ["attempt", "chunk", "end"], "b": ["attempt", "chunk", "chunk", "end"]}
+        answers: dict[str, Any] = {"/runs?thread=t": {"runs": runs}}
+        answers |= {f"/runs/{run}/events": {"events": [{"kind": k} for k in kinds[run]]} for run in kinds}
+        body = json.dumps(answers.get(self.path, {})).encode()
+        self.send_response(200 if self.path in answers else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Tests are quiet."""
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    """Where such an API answers."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_outlives_runs_tell_their_states_and_the_work_on_record(api: str) -> None:
+    found = outlive_api.Runs(url=api).read("t")
+    assert outlive_api.runs_of(found) == ["stopped (disconnect)", "succeeded"]
+    assert found.steps == {"event": 3}
+
+
+def test_an_endpoint_is_shown_before_and_after_whatever_it_answers(api: str) -> None:
+    witness = endpoint.Endpoint(url=f"{api}/nothing/{{thread}}")
+    witness.begin("t")
+    answer = {"status": 404, "body": {}}
+    assert witness.read("t").facts == {f"{api}/nothing/{{thread}}": {"before": answer, "after": answer}}
+
+
+def test_an_endpoint_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(probe.PlanError, match="does not answer"):
+        endpoint.Endpoint(url="http://127.0.0.1:1/").begin("t")
 
 
 def test_unknown_kinds_and_settings_are_errors() -> None:

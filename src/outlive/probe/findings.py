@@ -147,11 +147,17 @@ def _witnesses(
     empty: Counter[str] = Counter()
     effects = [scenarios.effects_of(found) for found in (trace.at_leaving, found, undisturbed.at_end)]
     yield "effects", effects[0] or empty, effects[1] or empty, effects[2] or empty
+    events = [_told(some) for some in (trace.at_leaving or found, found, undisturbed.at_end)]
+    yield "events", events[0], events[1], events[2]
     steps = [_steps(_record(some)) for some in (trace.at_leaving or found, found, undisturbed.at_end)]
     yield "checkpoints", steps[0], steps[1], steps[2]
     for kind in ("item", "chunk"):
         left, end = _counted(ended, kind, trace.left), _counted(ended, kind, until)
         yield f"{kind}s", left, end, _counted(undisturbed.happenings, kind, None)
+
+
+def _told(found: Sequence[Found]) -> Counter[str]:
+    return sum((Counter(item.steps) for item in found if item.steps), Counter[str]())
 
 
 def _steps(record: Record | None) -> Counter[str]:
@@ -182,7 +188,8 @@ def _endless(trace: Trace, progress: Progress) -> Outcome:
 
 def _everything(trace: Trace) -> Counter[str]:
     # An effect log sees what was cut in flight as well, and what a node does twice.
-    return _ended(trace.happenings) | (scenarios.effects_of(trace.at_end) or Counter())
+    found = _ended(trace.happenings) | (scenarios.effects_of(trace.at_end) or Counter())
+    return found or _told(trace.at_end)
 
 
 def _whole_runs(trace: Trace, undisturbed: Trace | None) -> int:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outlive.probe import platform as platforms
+from outlive.probe.evidence import outlive_api
 from outlive.probe.findings import Finding
 from outlive.probe.plan import Outcome
 from outlive.probe.report import Report
@@ -68,6 +69,9 @@ def counted(finding: Finding) -> str:
 def on_record(finding: Finding) -> str:
     """Position, checkpoints and forks, as they were when the client came back, then at the end."""
     records = [record for record in (finding.at_return, finding.record) if record is not None]
+    runs = [run for found in finding.trace.at_end for run in outlive_api.runs_of(found)]
+    if runs:
+        return ", ".join(runs)
     return (
         " → ".join(
             f"{record.position.value}{' at ' + ', '.join(record.next) if record.next else ''}"

@@ -89,7 +89,7 @@ def _steps(progress: Progress, which: str) -> str:
     steps = progress.after if which == "after" else progress.missing
     if progress.endless:
         return "the rest of a stream without an end"
-    if progress.witness in {"items", "chunks"}:
+    if progress.witness in {"events", "items", "chunks"}:
         return f"{steps.total()} {progress.witness}"
     return _names(steps) or "nothing"
 

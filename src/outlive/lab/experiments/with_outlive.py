@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from outlive.lab import figures, stage
 from outlive.lab.experiment import Bench, Experiment, Figure, Measured, Unavailable
 from outlive.probe import terminal
+from outlive.probe.evidence import outlive_api
 from outlive.probe.findings import Finding
 from outlive.probe.plan import Outcome
 
@@ -55,22 +56,14 @@ def _as_asserted(policy: str, behaviour: str, finding: Finding) -> bool:
 
 
 def _row(finding: Finding) -> Mapping[str, object]:
-    runs = [run for found in finding.trace.at_end for run in _runs(found.facts.get("runs"))]
+    runs = [run for found in finding.trace.at_end for run in outlive_api.runs_of(found)]
     return {
         "outcome": finding.outcome.value if finding.outcome else "-",
         "executed": terminal.counted(finding),
         "repeated": ", ".join(finding.repeated) or "-",
         "picked up and finished": finding.picked_up,
-        "runs on record": ", ".join(f"{run['state']}{_because(run)}" for run in reversed(runs)),
+        "runs on record": ", ".join(runs),
     }
-
-
-def _runs(value: object) -> list[dict[str, object]]:
-    return value if isinstance(value, list) else []
-
-
-def _because(run: Mapping[str, object]) -> str:
-    return f" ({run['reason']})" if run.get("reason") else ""
 
 
 EXPERIMENT = Experiment(

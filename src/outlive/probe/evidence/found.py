@@ -58,9 +58,13 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What one piece of evidence adds. `None` and empty mean that it has nothing to say about that."""
+    """What one piece of evidence adds. `None` and empty mean that it has nothing to say about that.
+
+    `steps` are pieces of work that are no effects, such as the events of a run that somebody recorded.
+    """
 
     source: str
     record: Record | None = None
     effects: Mapping[str, int] | None = None
+    steps: Mapping[str, int] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Outlive's own API over HTTP: the runs of the probed thread, with their states, reasons and effects.
+"""Outlive's own API over HTTP: the runs of the probed thread, with their states, reasons and recorded events.
 
 Only the wire is used, so that the probe sees what any client would.
 """
@@ -19,26 +19,36 @@ class Runs:
     def __init__(
         self, url: str, runs: str = "/runs?thread={thread}", headers: Mapping[str, str] | None = None
     ) -> None:
-        self._url = url.rstrip("/") + runs
-        self._headers = dict(headers or {})
+        self._url = url.rstrip("/")
+        self._runs = self._url + runs
+        self._headers = {**(headers or {}), "accept": "application/json"}
 
     def begin(self, thread: str) -> None:
         """Each scenario has a thread of its own, so there is nothing to remember."""
 
     def read(self, thread: str) -> Found:
-        body = endpoint.get(self._url.replace("{thread}", thread), self._headers)["body"]
-        runs = list(_runs(body))
-        facts = {"runs": runs or body}
-        effects = Counter(name for run in runs for name in _effects(run))
-        return Found(source="outlive", facts=facts, effects=effects if effects else None)
+        body = endpoint.get(self._runs.replace("{thread}", thread), self._headers)["body"]
+        runs = list(_dicts(body, "runs"))
+        steps = sum((self._chunks(str(run.get("run_id"))) for run in runs), Counter[str]())
+        return Found(source="outlive", facts={"runs": runs or body}, steps=steps)
+
+    def _chunks(self, run: str) -> Counter[str]:
+        # What else is on record (attempts, notes, the end) is Outlive's word and not the agent's work.
+        body = endpoint.get(f"{self._url}/runs/{run}/events", self._headers)["body"]
+        return Counter("event" for event in _dicts(body, "events") if event.get("kind") == "chunk")
 
 
-def _runs(body: object) -> Iterator[dict[str, Any]]:
-    rows = body.get("runs", ()) if isinstance(body, dict) else body
+def runs_of(found: Found) -> list[str]:
+    """The states of the runs that this evidence tells of, oldest first, with their reasons."""
+    runs = list(_dicts(found.facts, "runs"))[::-1] if found.source == "outlive" else []
+    return [" ".join([str(run.get("state")), *_because(run)]) for run in runs]
+
+
+def _because(run: Mapping[str, Any]) -> list[str]:
+    return [f"({run['reason']})"] if run.get("reason") else []
+
+
+def _dicts(body: object, name: str) -> Iterator[dict[str, Any]]:
+    rows = body.get(name, ()) if isinstance(body, Mapping) else body
     if isinstance(rows, list | tuple):
         yield from (row for row in rows if isinstance(row, dict))
-
-
-def _effects(run: dict[str, Any]) -> Iterator[str]:
-    for effect in run.get("effects", ()):
-        yield str(effect.get("name", effect)) if isinstance(effect, dict) else str(effect)
