@@ -32,6 +32,7 @@ from langchain_core import messages
 from langgraph import types as langgraph_types
 
 from outlive import encoding
+from outlive.encoding import limits, walk
 
 UTC = datetime.UTC
 
@@ -489,7 +490,7 @@ def test_an_object_that_dumps_into_itself_for_ever_ends() -> None:
 def test_a_small_value_that_holds_itself_many_times_over_is_bounded(
     leaf: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "MAX_NODES", 5_000)
+    monkeypatch.setattr(limits, "MAX_NODES", 5_000)
     value = leaf
     for _ in range(60):
         value = [value] * 10
@@ -500,7 +501,7 @@ def test_a_small_value_that_holds_itself_many_times_over_is_bounded(
 
 
 def test_a_list_whose_iteration_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "MAX_NODES", 1_000)
+    monkeypatch.setattr(limits, "MAX_NODES", 1_000)
     tree = strict(encoding.encode(EndlessList()).text)
     assert len(tree) == 1_000
     assert tree[-1]["$outlive"] == "placeholder"
@@ -594,7 +595,7 @@ def test_sets_are_written_alike_under_every_hash_seed() -> None:
 
 
 def test_plain_values_take_the_fast_path_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_Walk", None)
+    monkeypatch.setattr(walk, "Walk", None)
     plain = {"messages": [{"content": "héllo 😀", "n": [1, 2.5, None, True], "t": (1, "1700000000000000")}]}
     assert json.loads(encoding.encode(plain).text)["messages"][0]["content"] == "héllo 😀"
     for value in (

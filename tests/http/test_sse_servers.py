@@ -72,7 +72,7 @@ SERVERS = {
         *("--asgi-disconnect-grace-period", "120", "--no-control-socket", APP),
     ],
 }
-# Some releases of Python 3.12 and 3.13 lack two things in the call by which gunicorn writes: flow control, and
+# Some releases of Python 3.12 and 3.13 lack two things in the call by which gunicorn writes: flow control and
 # a look at whether the connection is lost already. A busy stream then grows without end, or breaks the loop.
 WRITELINES = inspect.getsource(
     asyncio.selector_events._SelectorSocketTransport.writelines  # type: ignore[attr-defined]
