@@ -60,4 +60,5 @@ async def watch(served: outlive.Outlive) -> None:
     run_id = (await served.submit("watched", viewer="me")).run.run_id
     async with aclosing(served.watch(run_id, viewer="me")) as events:
         async for event in events:
+            await served.presence.keep_once()
             say(saw=event.seq, run=run_id)

@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from outlive import lease, presence, runtime, signals
-from outlive.store import moves
 from outlive.testing import process_tree
 from outlive.testing.hearing import WITHIN
 
@@ -48,8 +47,6 @@ def main() -> None:
 
 
 async def _serve(config: Mapping[str, Any]) -> None:
-    presence.LEASE = config["presence_lease"]
-    moves.VIEWER_LEASE_MS = round(presence.LEASE * 1000)
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ending.set)
     served = runtime.Outlive(
@@ -62,6 +59,7 @@ async def _serve(config: Mapping[str, Any]) -> None:
     served.signals.listen(_report)
     obeying = loop.create_task(_obey(ending))
     async with served:
+        served.presence._lease = config["presence_lease"]
         say(heard="Ready", worker=served._worker.id)
         also = loop.create_task(_named(config["also"])(served)) if config["also"] else None
         await ending.wait()
