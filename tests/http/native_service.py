@@ -103,7 +103,8 @@ class Service:
             async with asyncio.timeout(WITHIN):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
                 got = {name.lower(): text for name, _, text in (line.partition(": ") for line in head[1:])}
-                read = await reader.readexactly(int(got.get("content-length", "0")))
+                length = 0 if line.startswith(b"HEAD ") else int(got.get("content-length", "0"))
+                read = await reader.readexactly(length)
             return int(head[0].split()[1]), got, read
         finally:
             writer.close()
@@ -224,7 +225,7 @@ def problem(status: int, headers: Any, body: bytes) -> dict[str, Any]:
     assert found["type"] == f"urn:outlive:{found['code']}"
     assert found["title"]
     assert found["hint"]
-    assert len(body) < 2000
+    assert len(body) < 4000
     assert not INTERNAL.search(found["title"] + found["hint"]), found
     return found
 
