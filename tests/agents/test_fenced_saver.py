@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 import pickle
 import sqlite3
 import threading
@@ -373,6 +374,21 @@ def test_setting_up_sqlite_can_be_repeated_and_stays_inside_a_transaction() -> N
         assert connection.in_transaction
         connection.execute("ROLLBACK")
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+async def test_tables_that_cannot_be_made_in_time_are_an_error_of_the_store(
+    sqlite_path: pathlib.Path,
+) -> None:
+    async with bench.opened(f"sqlite:///{sqlite_path}") as on:
+        busy = sqlite3.OperationalError("locked")
+        busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+
+        def fail() -> None:
+            raise busy
+
+        failpoints.arm("sqlite.commit", fail)
+        with pytest.raises(errors.StoreUnavailable):
+            await savers(on)
 
 
 def test_a_saver_reads_plain_rows_from_a_connection_that_names_its_columns() -> None:

@@ -29,7 +29,7 @@ from outlive.agents.position import Position as Position
 from outlive.agents.undeclared import Undeclared
 from outlive.model import Claim
 from outlive.policy import RunPolicy
-from outlive.store import sql
+from outlive.store import retry, sql
 
 MODES = ("updates", "values", "messages", "custom")
 
@@ -225,7 +225,7 @@ async def _beside_the_runs(store: Any) -> fenced_saver.Checkpoints:
     match dialect:
         case sql.Dialect.SQLITE:
             module = _import("saver_sqlite")
-            await store.in_writer(module.setup_sqlite)
+            await _set_up(store, module.setup_sqlite)
             checkpoints: fenced_saver.Checkpoints = module.SqliteCheckpoints(store)
         case sql.Dialect.POSTGRESQL:
             module = _import("saver_postgres")
@@ -234,6 +234,15 @@ async def _beside_the_runs(store: Any) -> fenced_saver.Checkpoints:
         case _:
             assert_never(dialect)
     return checkpoints
+
+
+async def _set_up(store: Any, work: Any) -> None:
+    try:
+        await store.in_writer(work)
+    except retry.Transient as failure:
+        raise errors.StoreUnavailable(
+            "The checkpoint tables could not be made: the file is busy."
+        ) from failure
 
 
 def _import(name: str) -> Any:
