@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from outlive.probe import scenario as scenarios
-from outlive.probe.evidence.found import Found, Position, Record
+from outlive.probe.evidence.found import Found, Record
 from outlive.probe.plan import Behaviour, Failure, Outcome, Plan
 from outlive.probe.scenario import Trace
 from outlive.probe.tape import Happening, of_kind
@@ -288,8 +288,3 @@ def _failures(repeated: Sequence[str], record: Record | None, platform: Platform
         yield Failure.FORKS
     if platform.generators_left:
         yield Failure.LEAKS
-
-
-def torn(record: Record | None) -> bool:
-    """Whether a new message on this thread would re-enter the graph from its start with work half done."""
-    return record is not None and record.position is Position.TORN
