@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from outlive import errors, signals
 from outlive.model import Claim
 from outlive.store import Transactions, steps
-from outlive.store.script import Steps, script, statement
+from outlive.store.script import Statement, Steps, script, statement
 
 T = TypeVar("T")
 
@@ -65,13 +65,15 @@ class Checkpoints(Protocol):
         ...
 
 
+def proof(claim: Claim) -> Statement:
+    """The statement that gives a row, and keeps the run from being taken, if ``claim`` stands."""
+    return statement("check_fence", run_id=claim.run_id, epoch=claim.epoch, claim_token=claim.claim_token)
+
+
 @script()
 def hold(claim: Claim) -> Steps[None]:
     """Prove that ``claim`` still stands, until this transaction ends; raises ``Fenced``."""
-    rows = yield statement(
-        "check_fence", run_id=claim.run_id, epoch=claim.epoch, claim_token=claim.claim_token
-    )
-    if not rows:
+    if not (yield proof(claim)):
         raise errors.Fenced(steps.LATE, run_id=claim.run_id)
 
 

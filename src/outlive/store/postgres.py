@@ -153,6 +153,10 @@ class PostgresStore:
 
         return await self._until(script.name, functools.partial(_in_transaction, both), budget)
 
+    async def write_alone(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
+        """Run ``work``, which is one writing statement, on a raw connection in autocommit mode."""
+        return await self._until(name, functools.partial(_alone, work), budget)
+
     async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
         """Run ``work`` on a raw connection in autocommit mode."""
         return await self._until(name, work, budget)
@@ -264,6 +268,13 @@ async def _in_transaction(work: Work[T], connection: Connection) -> T:
     async with connection.transaction():
         value = await work(connection)
         failpoints.reach("postgres.commit")
+    failpoints.reach("postgres.committed")
+    return value
+
+
+async def _alone(work: Work[T], connection: Connection) -> T:
+    failpoints.reach("postgres.commit")
+    value = await work(connection)
     failpoints.reach("postgres.committed")
     return value
 

@@ -190,14 +190,16 @@ FROM json_each(:events) AS e
 
 -- name: finish [postgresql]
 WITH locked AS MATERIALIZED (
-    SELECT thread_id FROM threads WHERE thread_id = :thread_id FOR NO KEY UPDATE
+    SELECT thread_id FROM threads WHERE thread_id = :thread_id {lock}
+), taken AS MATERIALIZED (
+    SELECT runs.run_id FROM runs, locked WHERE runs.run_id = :run_id FOR UPDATE OF runs
 ), run AS (
     UPDATE runs SET
         state = :state, reason = :reason, output = :output, error = :error,
         error_detail = :detail, ended_at = {now},
         epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
-    FROM locked
-    WHERE runs.thread_id = locked.thread_id AND run_id = :run_id AND epoch = :epoch
+    FROM taken
+    WHERE runs.run_id = taken.run_id AND runs.thread_id = :thread_id AND epoch = :epoch
         AND state = :from_state AND last_seq = :expected
         AND (CAST(:claim_token AS text) IS NULL
             OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
@@ -222,8 +224,20 @@ UPDATE runs SET state = 'queued', worker = NULL, lease_until = NULL, renewed_at 
 WHERE {fence} AND stop_requested_at IS NULL
 RETURNING run_id
 
+-- name: hand_back [postgresql]
+WITH taken AS MATERIALIZED (SELECT run_id AS id FROM runs WHERE run_id = :run_id {take})
+UPDATE runs SET state = 'queued', worker = NULL, lease_until = NULL, renewed_at = NULL
+FROM taken
+WHERE runs.run_id = taken.id AND {fence} AND stop_requested_at IS NULL
+RETURNING run_id
+
+-- Checkpoints are written beside the run's own appends, which must not wait for one another's commits; but
+-- whoever ends or takes the run must wait for both.  So the fence keeps the row, appends and renewals update
+-- it as usual, and each block that takes a running run from its holder locks it for taking first: it waits for
+-- every checkpoint under way, and a fence that looked before it and locks after it looks again, and fails.
+
 -- name: check_fence
-SELECT run_id FROM runs WHERE {fence} {lock}
+SELECT run_id FROM runs WHERE {fence} {keep}
 
 -- ------------------------------------------------------------------ execution: sweep
 
@@ -238,7 +252,7 @@ LIMIT :limit
 -- name: lock_run
 SELECT state, epoch, coalesce(renewed_at, 0) AS seen_at,
     CASE WHEN coalesce(lease_until, 0) <= {now} THEN 1 ELSE 0 END AS expired
-FROM runs WHERE run_id = :run_id {lock}
+FROM runs WHERE run_id = :run_id {take}
 
 -- name: requeue_lost
 UPDATE runs SET

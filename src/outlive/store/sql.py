@@ -2,7 +2,8 @@
 
 A block is ``-- name: word`` or ``-- name: word [sqlite|postgresql]`` for an override.  ``:name`` is a
 parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:list}`` membership in a list
-parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove.
+parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
+``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
 rows are merged.
 """
@@ -43,11 +44,15 @@ _WORDS: dict[Dialect, dict[str, str]] = {
         "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
         "skip_locked": "",
         "lock": "",
+        "keep": "",
+        "take": "",
     },
     Dialect.POSTGRESQL: {
         "now": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         "skip_locked": "FOR NO KEY UPDATE SKIP LOCKED",
         "lock": "FOR NO KEY UPDATE",
+        "keep": "FOR KEY SHARE",
+        "take": "FOR UPDATE",
     },
 }
 _MEMBER = {
