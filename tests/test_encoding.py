@@ -459,6 +459,16 @@ def test_a_lone_surrogate_becomes_a_replacement_character_and_halves_that_meet_b
     )
 
 
+def test_a_backslash_before_a_surrogate_hides_nothing() -> None:
+    assert strict(encoding.encode(["\\ud83d\ude00"]).text) == ["\\ud83d\ufffd"]
+    assert roundtrip(["\\ud83d", "\\ud83d\\ude00", "\\😀", "\\\\ud800"]) == [
+        "\\ud83d",
+        "\\ud83d\\ude00",
+        "\\😀",
+        "\\\\ud800",
+    ]
+
+
 def test_a_value_that_is_held_twice_is_no_cycle() -> None:
     shared = [b"x"]
     assert roundtrip({"a": shared, "b": [shared, shared]}) == {"a": [b"x"], "b": [[b"x"], [b"x"]]}
@@ -482,6 +492,11 @@ def test_nesting_is_exact_up_to_the_bound_and_a_placeholder_below_it() -> None:
         assert (path, why) == ("/0" * encoding.MAX_DEPTH, encoding.TOO_DEEP)
 
 
+def test_a_plain_part_is_held_to_the_depth_of_the_whole() -> None:
+    assert only_placeholder([b"x", nested(encoding.MAX_DEPTH)]) == ("/1" + "/0" * 99, encoding.TOO_DEEP)
+    assert roundtrip([b"x", nested(encoding.MAX_DEPTH - 1)]) == [b"x", nested(encoding.MAX_DEPTH - 1)]
+
+
 def test_an_object_that_dumps_into_itself_for_ever_ends() -> None:
     assert only_placeholder({"a": Endless()}) == ("/a", encoding.TOO_DEEP)
 
@@ -498,6 +513,14 @@ def test_a_small_value_that_holds_itself_many_times_over_is_bounded(
     strict(encoded.text)
     assert len(encoded.text) < 1_000_000
     assert len(encoded.placeholders) == encoding.MAX_REPORTED
+
+
+def test_plain_parts_share_the_budget_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_NODES", 5_000)
+    shared = list(range(1_000))
+    encoded = encoding.encode([b"x", *[shared] * 1_000])
+    assert len(strict(encoded.text)) == 1_001
+    assert encoded.text.count(",") < 10_000
 
 
 def test_a_list_whose_iteration_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
