@@ -33,7 +33,10 @@ def run(
     html: Annotated[pathlib.Path, typer.Option(help="Where the report goes.")] = pathlib.Path("lab.html"),
     listed: Annotated[bool, typer.Option("--list", help="Only list the experiments.")] = False,
 ) -> None:
-    """Exit codes: 0 all that was asserted held, 1 something did not, 3 there is no such experiment."""
+    """Show what a disconnect commits, as experiments.
+
+    Exit codes: 0 all that was asserted held, 1 something did not, 3 there is no such experiment.
+    """
     if listed:
         typer.echo("\n".join(lab.names()))
         return
