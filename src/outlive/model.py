@@ -230,7 +230,8 @@ class Offer:
 class Submission:
     """Everything a submit needs, minted by the caller so that it can be repeated after a lost reply.
 
-    ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start.
+    ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
+    for ``viewer_lease`` seconds unless it goes on to say so.
     """
 
     run_id: str
@@ -243,6 +244,7 @@ class Submission:
     key: str | None = None
     not_before: float | None = None
     viewer: str | None = None
+    viewer_lease: float = 15.0
     metadata: str = "{}"
 
 

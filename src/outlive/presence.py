@@ -41,8 +41,10 @@ class Viewer:
 class Presence:
     """The viewers that this process serves."""
 
-    def __init__(self, store: Store, *, happenings: signals.Signals) -> None:
+    def __init__(self, store: Store, *, happenings: signals.Signals, lease: float = LEASE) -> None:
+        """``lease``: seconds for which a viewer counts as present without a further word."""
         self._store = store
+        self._lease = lease
         self._signals = happenings
         self._viewers: dict[str, Viewer] = {}
         self._joining: dict[Viewer, asyncio.Task[None]] = {}
@@ -53,7 +55,7 @@ class Presence:
         self._viewers[viewer.name] = viewer
         if recorded:
             return
-        step = watching.join(viewer.name, viewer.run_id, LEASE, viewer.seen)
+        step = watching.join(viewer.name, viewer.run_id, self._lease, viewer.seen)
         joining = self._joining[viewer] = self._spawn(self._store.write(step))
         joining.add_done_callback(lambda _: self._joining.pop(viewer, None))
         await asyncio.shield(joining)
@@ -87,7 +89,7 @@ class Presence:
     async def run(self) -> None:
         """Extend the presence of live viewers for ever."""
         while True:
-            await asyncio.sleep(LEASE / 3)
+            await asyncio.sleep(self._lease / 3)
             try:
                 await self.keep_once()
             except Exception as failure:  # without it every viewer of this process would seem to leave
@@ -97,7 +99,7 @@ class Presence:
         """Extend the presence of every live viewer once."""
         if self._viewers:
             seen = {viewer.name: viewer.seen for viewer in self._viewers.values()}
-            await self._store.write(watching.keep(seen, LEASE))
+            await self._store.write(watching.keep(seen, self._lease))
 
     async def close(self) -> None:
         """Leave on behalf of everybody still here, as ended by us, and wait for the records."""

@@ -39,8 +39,6 @@ from outlive.states import Move, Reason, State
 from outlive.store import steps
 from outlive.store.script import Steps, script, statement
 
-VIEWER_LEASE_MS = 15_000
-
 
 # ---------------------------------------------------------------- command
 
@@ -134,7 +132,9 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
     if new.viewer is not None:
-        yield statement("join", viewer=new.viewer, run_id=new.run_id, lease_ms=VIEWER_LEASE_MS, last_seq=0)
+        yield statement(
+            "join", viewer=new.viewer, run_id=new.run_id, lease_ms=millis(new.viewer_lease), last_seq=0
+        )
     run = Run.from_row({**inserted[0], "thread": external})
     if run.state is State.RUNNING:
         run = yield from steps.open_attempt(run, millis(offer.lease if offer else 0))

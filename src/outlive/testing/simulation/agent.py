@@ -7,16 +7,17 @@ every attempt derives alike, and records each step as done under the fence.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlive import agents, errors
-from outlive.model import Claim
+from outlive.model import Claim, Run
 from outlive.policy import RunPolicy
 from outlive.store import steps as store_steps
 from outlive.store.script import Steps, script, statement
-from outlive.testing.simulation.history import Checkpoint, Effect, History
+from outlive.testing.simulation.history import Checkpoint, Effect, History, Yielded
 
 if TYPE_CHECKING:
     from outlive.testing.simulation.database import Database
@@ -29,14 +30,16 @@ class Provider:
 
     history: History
     now: Any
+    forgets: bool = False
     _done: set[str] = field(default_factory=set)
 
-    def call(self, origin: str, step: int, epoch: int, process: str) -> None:
+    def call(self, run: Run, step: int, epoch: int, process: str) -> None:
         """Execute, or replay if this key was executed before."""
+        run_id, origin = run.run_id, run.origin
         key = f"{origin}/{step}"
-        repeated = key in self._done
+        repeated = key in self._done and not self.forgets
         self._done.add(key)
-        self.history.effects.append(Effect(self.now(), origin, step, epoch, process, repeated))
+        self.history.effects.append(Effect(self.now(), origin, step, epoch, process, repeated, run_id))
 
 
 @script()
@@ -48,7 +51,9 @@ def save(database: Database, holder: Claim, origin: str, step: int) -> Steps[Non
     if not rows:
         raise errors.Fenced(store_steps.LATE, run_id=holder.run_id)
     database.checkpoints[origin] = step + 1
-    database.history.checkpoints.append(Checkpoint(database.loop.time(), origin, step, holder.epoch))
+    database.history.checkpoints.append(
+        Checkpoint(database.loop.time(), origin, step, holder.epoch, holder.run_id)
+    )
 
 
 class StepsAgent:
@@ -63,19 +68,36 @@ class StepsAgent:
 
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         """Drive one attempt from the last checkpoint."""
-        database, store, origin = self._process.fleet.database, self._process.store, context.run.origin
-        wanted = context.input
+        origin, wanted = context.run.origin, context.input
         await asyncio.sleep(0.001)
-        for step in range(database.checkpoints.get(origin, 0), wanted["steps"]):
+        for step in range(self.first_step(origin), wanted["steps"]):
             if context.draining.is_set():
                 yield agents.Drained()
                 return
             await asyncio.sleep(wanted["pace"])
-            self._process.fleet.provider.call(origin, step, context.attempt, self._process.name)
-            await asyncio.sleep(0.003)
             for number in range(wanted["chunks"]):
-                yield agents.Chunk(data=[step, number, context.attempt])
+                yield self._chunk(context, [step, number, context.attempt])
             if wanted.get("fails_at") == step:
                 raise ValueError("as the plan wants it")
-            await store.write(save(database, context.claim, origin, step))
+            await self.do(context, step)
         yield agents.Outcome(output=wanted["steps"])
+
+    def first_step(self, origin: str) -> int:
+        """Where to go on."""
+        return self._process.fleet.database.checkpoints.get(origin, 0)
+
+    async def do(self, context: agents.Context, step: int) -> None:
+        """Have the effect of a step executed, then record the step as done."""
+        self._call(context, step)
+        await asyncio.sleep(0.003)
+        database = self._process.fleet.database
+        await self._process.store.write(save(database, context.claim, context.run.origin, step))
+
+    def _call(self, context: agents.Context, step: int) -> None:
+        self._process.fleet.provider.call(context.run, step, context.attempt, self._process.name)
+
+    def _chunk(self, context: agents.Context, data: list[int]) -> agents.Chunk:
+        payload = json.dumps(data, separators=(",", ":"))
+        given = Yielded(context.run.run_id, context.attempt, payload)
+        self._process.fleet.history.yielded.append(given)
+        return agents.Chunk(data=data)

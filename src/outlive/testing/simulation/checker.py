@@ -209,7 +209,7 @@ def _transcripts_have_no_hole(history: History) -> Iterator[str]:
 
 def _subscribers_reach_the_end(history: History) -> Iterator[str]:
     ended_at = _ended_at(history)
-    quiet = max((at for at, what in history.faults), default=0.0) + 12.0
+    quiet = max((span.end for span in history.faults), default=0.0) + 12.0
     for got in history.transcripts:
         end = ended_at.get(got.run_id)
         if end is None or got.ended or got.left_at is None:
@@ -285,11 +285,16 @@ def _watched_runs_are_kept(history: History) -> Iterator[str]:
 
 def _watched(history: History, got: Transcript, start: float, end: float) -> bool:
     """True if the viewer was surely present all that time: joined well before, not cut, no fault near."""
-    joined = got.joined_at + 1.0
+    joined = got.joined_at + 0.5
     left = got.left_at if got.left_at is not None else (got.events[-1][0] if got.ended else history.ended_at)
-    if not got.events or joined > start - SLACK or left < end + SLACK:
+    if not got.events or joined > end or left < end + SLACK:
         return False
-    return not any(start - 12.0 <= at <= end for at, _ in history.faults)
+    return _calm(history, min(start, got.joined_at) - 5.0, end)
+
+
+def _calm(history: History, start: float, end: float) -> bool:
+    """True if no fault was going on between the two times."""
+    return not any(span.begin <= end and span.end >= start for span in history.faults)
 
 
 def _grace(history: History, run_id: str) -> float:
@@ -298,17 +303,15 @@ def _grace(history: History, run_id: str) -> float:
 
 def _grace_is_kept(history: History) -> Iterator[str]:
     """Nothing is stopped by a disconnect before its grace has passed since it was submitted."""
-    born = {}
+    born = _born_at(history)
     for commit, change in _changes(history):
-        if change.before is None:
-            born[change.run_id] = commit.at
         early = commit.at + SLACK < born[change.run_id] + _grace(history, change.run_id)
         if commit.script == "stop" and change.stop_reason == "disconnect" and early:
             yield f"{change.run_id[:8]} was stopped before its grace was over"
 
 
 def _recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
-    recorded = {(point.origin, point.step): point.at for point in history.checkpoints}
+    recorded = {(point.origin, point.step): point.at for point in reversed(history.checkpoints)}
     began: dict[tuple[str, int], float] = {}
     for commit in history.commits:
         for event in commit.events:
@@ -325,12 +328,213 @@ def _recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
             yield f"step {effect.step} of {effect.origin[:8]} was called again after its record"
 
 
+def _only_holders_record(history: History) -> Iterator[str]:
+    """A step is recorded by the attempt that holds the run at that moment."""
+    held: dict[str, list[tuple[float, tuple[str, int]]]] = defaultdict(list)
+    for commit, change in _changes(history):
+        held[change.run_id].append((commit.at, change.after))
+    for point in history.checkpoints:
+        before = [after for at, after in held[point.run_id] if at < point.at]
+        if before and before[-1] != ("running", point.epoch):
+            yield f"attempt {point.epoch} of {point.run_id[:8]} recorded a step when it was {before[-1]}"
+
+
+def _the_lost_stop_acting(history: History) -> Iterator[str]:
+    """A holder that runs, but can no longer renew, ends before somebody else may take its run."""
+    taken: dict[tuple[str, int], float] = {}
+    for commit, change in _changes(history):
+        if change.before and change.after[1] > change.before[1]:
+            taken.setdefault((change.run_id, change.before[1]), commit.at)
+    for effect in history.effects:
+        at = taken.get((effect.run_id, effect.epoch))
+        stood = any(
+            span.process == effect.process
+            and span.fault in ("freeze", "stall", "skew", "tokens lost")
+            and span.end >= effect.at - 10.0
+            for span in history.faults
+        )
+        if at is not None and at < effect.at - 0.2 and not stood:
+            yield f"attempt {effect.epoch} of {effect.run_id[:8]} acts {effect.at - at:.1f} s after it was replaced"
+
+
 def _stale_attempts_record_nothing(history: History) -> Iterator[str]:
     best: dict[str, int] = defaultdict(int)
     for point in history.checkpoints:
         if point.step + 1 < best[point.origin]:
             yield f"the checkpoint of {point.origin[:8]} went back to step {point.step}"
         best[point.origin] = max(best[point.origin], point.step + 1)
+
+
+def _provider_executes_once(history: History) -> Iterator[str]:
+    executed: set[tuple[str, int]] = set()
+    for effect in history.effects:
+        if not effect.repeated and (effect.origin, effect.step) in executed:
+            yield f"step {effect.step} of {effect.origin[:8]} was executed twice at the provider"
+        executed.add((effect.origin, effect.step))
+
+
+def _recorded_steps_were_executed(history: History) -> Iterator[str]:
+    executed = {(effect.origin, effect.step): effect.at for effect in reversed(history.effects)}
+    for point in history.checkpoints:
+        at = executed.get((point.origin, point.step))
+        if at is None or at > point.at + SLACK:
+            yield f"step {point.step} of {point.origin[:8]} was recorded before it was executed"
+
+
+def _winning_attempts_are_complete(history: History) -> Iterator[str]:
+    """Everything that the attempt which succeeded or failed had yielded is in the log, in that order."""
+    given: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for item in history.yielded:
+        given[(item.run_id, item.epoch)].append(item.payload)
+    stored: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for event in history.final_events:
+        if event.kind == "chunk":
+            stored[(event.run_id, event.epoch)].append(event.payload)
+    for run in history.final_runs:
+        if run["state"] in ("succeeded", "failed"):
+            key = (run["run_id"], run["epoch"])
+            if given[key] != stored[key]:
+                yield f"{run['run_id'][:8]} yielded {len(given[key])} chunks, {len(stored[key])} are logged"
+
+
+def _stops_are_obeyed(history: History) -> Iterator[str]:
+    asked: dict[str, float] = {}
+    ended = _ended_at(history)
+    for commit, change in _changes(history):
+        if commit.script == "stop" and change.after[0] == "running":
+            asked.setdefault(change.run_id, commit.at)
+    for run_id, at in asked.items():
+        end = ended.get(run_id, history.ended_at)
+        if end > at + 4.0 and _calm(history, at - 2.0, at + 4.0):
+            yield f"{run_id[:8]} ran on for {end - at:.1f} s after it was asked to stop"
+
+
+def _unwatched_runs_stop(history: History) -> Iterator[str]:
+    born, ended = _born_at(history), _ended_at(history)
+    for run in history.final_runs:
+        run_id = run["run_id"]
+        if run["on_disconnect"] != "cancel" or run_id not in born:
+            continue
+        end = ended.get(run_id, history.ended_at)
+        gone = max([born[run_id], *(_left_at(got) for got in history.transcripts if got.run_id == run_id)])
+        late = end - (gone + _grace(history, run_id))
+        if late > 6.0 and _calm(history, gone + 0.5, end):
+            yield f"{run_id[:8]} ran on for {late:.1f} s after the last viewer's grace"
+
+
+def _left_at(got: Transcript) -> float:
+    last = got.events[-1][0] if got.events else got.joined_at
+    return last if got.left_at is None else got.left_at
+
+
+def _key_means_one_body(history: History) -> Iterator[str]:
+    bodies: dict[str, str] = {}
+    for answer in sorted(history.answers, key=lambda answer: answer.asked_at):
+        if answer.what != "submitted" or not answer.key or not answer.body:
+            continue
+        if bodies.setdefault(answer.key, answer.body) != answer.body:
+            yield f"{answer.client} used {answer.key} with another body and was not refused"
+
+
+def _threads_keep_their_order(history: History) -> Iterator[str]:
+    pos = {run["run_id"]: (run["thread_id"], run["pos"], run["not_before"]) for run in history.final_runs}
+    begun: dict[str, int] = {}
+    waiting: dict[str, set[int]] = defaultdict(set)
+    for _, change in _changes(history):
+        thread_id, place, not_before = pos[change.run_id]
+        if change.after[0] == "queued" and not_before is None:
+            waiting[thread_id].add(place)
+        else:
+            waiting[thread_id].discard(place)
+        if change.after[0] == "running" and change.before and change.before[0] == "queued":
+            overtaken = [other for other in waiting[thread_id] if other < place]
+            if overtaken:
+                yield f"{change.run_id[:8]} overtook place {min(overtaken)} of its thread"
+        begun[thread_id] = place
+
+
+def _losses_are_bounded(history: History) -> Iterator[str]:
+    for run in history.final_runs:
+        if run["losses"] > run["max_losses"]:
+            yield f"{run['run_id'][:8]} was lost {run['losses']} times of {run['max_losses']}"
+        if run["losses"] and run["recovery"] == "stop":
+            yield f"{run['run_id'][:8]} was taken up again although its policy is to stop"
+
+
+def _failures_are_the_agents(history: History) -> Iterator[str]:
+    for run in history.final_runs:
+        if run["state"] == "failed" and '"fails_at":null' in run["input"]:
+            yield f"{run['run_id'][:8]} failed, and its agent never does"
+
+
+def _scripts_end_where_they_should(history: History) -> Iterator[str]:
+    for commit in history.commits:
+        wanted = {"hand_back": {"queued"}, "claim": {"running"}}.get(commit.script)
+        for change in {change.run_id: change for change in commit.runs}.values():
+            if wanted and change.after[0] not in wanted:
+                yield f"{commit.script} left {change.run_id[:8]} {change.after[0]}"
+
+
+def _losses_are_counted(history: History) -> Iterator[str]:
+    lost: dict[str, int] = defaultdict(int)
+    for commit, change in _changes(history):
+        lost[change.run_id] += commit.script == "sweep" and change.after[0] == "queued"
+    for run in history.final_runs:
+        if run["losses"] != lost[run["run_id"]]:
+            yield f"{run['run_id'][:8]} was lost {lost[run['run_id']]} times and {run['losses']} are counted"
+
+
+def _drivers(history: History) -> dict[tuple[str, int], str]:
+    """Which process holds which attempt: the one whose commit began it."""
+    return {
+        (change.run_id, change.after[1]): commit.process
+        for commit, change in _changes(history)
+        if commit.script in ("submit", "claim") and change.after[0] == "running"
+    }
+
+
+def _healthy_holders_keep_their_runs(history: History) -> Iterator[str]:
+    drivers = _drivers(history)
+    for commit, change in _changes(history):
+        if commit.script != "sweep" or change.before is None:
+            continue
+        holder = drivers.get((change.run_id, change.before[1]))
+        ill = [
+            span
+            for span in history.faults
+            if span.process == holder and span.fault != "tokens lost" and span.end >= commit.at - 8.0
+        ]
+        if holder is not None and not any(span.begin <= commit.at for span in ill):
+            yield f"{change.run_id[:8]} was taken from {holder}, which was well"
+
+
+def _orphans_are_taken_over(history: History) -> Iterator[str]:
+    drivers = _drivers(history)
+    for span in history.faults:
+        if span.fault != "kill" or not _calm_but(history, span, span.begin - 1.0, span.begin + 9.0):
+            continue
+        held: dict[str, tuple[float, tuple[str, int]]] = {}
+        moved: dict[str, float] = {}
+        for commit, change in _changes(history):
+            if commit.at <= span.begin:
+                held[change.run_id] = (commit.at, change.after)
+            elif change.after != held.get(change.run_id, (0.0, None))[1]:
+                moved.setdefault(change.run_id, commit.at)
+        for run_id, (_, after) in held.items():
+            orphan = after[0] == "running" and drivers.get((run_id, after[1])) == span.process
+            if orphan and moved.get(run_id, history.ended_at) > span.begin + 7.0:
+                yield f"{run_id[:8]} stayed with {span.process} for over 7 s after its death"
+
+
+def _calm_but(history: History, this: object, start: float, end: float) -> bool:
+    return not any(span is not this and span.begin <= end and span.end >= start for span in history.faults)
+
+
+def _streams_end_with_the_event(history: History) -> Iterator[str]:
+    for got in history.transcripts:
+        if got.closed and not got.ended and got.left_at is not None:
+            if _calm(history, got.joined_at - 5.0, got.left_at):
+                yield f"the stream of {got.client} on {got.run_id[:8]} was closed without an end event"
 
 
 def _nothing_is_left_behind(history: History) -> Iterator[str]:
@@ -343,6 +547,8 @@ CHECKS: tuple[tuple[str, Callable[[History], Iterator[str]]], ...] = (
     ("I2", _moves_are_allowed),
     ("I2", _epochs_open_and_never_return),
     ("I2", _stale_attempts_record_nothing),
+    ("I2", _only_holders_record),
+    ("I2", _the_lost_stop_acting),
     ("I3", _one_running_per_thread),
     ("I4", _sequences_are_dense),
     ("I4", _chunks_repeat_only_across_attempts),
@@ -359,6 +565,20 @@ CHECKS: tuple[tuple[str, Callable[[History], Iterator[str]]], ...] = (
     ("I13", _nothing_is_left_behind),
     ("I15", _everything_ends),
     ("I15", _recorded_steps_are_not_repeated),
+    ("I9", _provider_executes_once),
+    ("I15", _recorded_steps_were_executed),
+    ("I6", _winning_attempts_are_complete),
+    ("I11", _stops_are_obeyed),
+    ("I11", _unwatched_runs_stop),
+    ("I8", _key_means_one_body),
+    ("I3", _threads_keep_their_order),
+    ("I12", _losses_are_bounded),
+    ("I15", _failures_are_the_agents),
+    ("I2", _scripts_end_where_they_should),
+    ("I12", _losses_are_counted),
+    ("I12", _healthy_holders_keep_their_runs),
+    ("I15", _orphans_are_taken_over),
+    ("I5", _streams_end_with_the_event),
 )
 
 
@@ -366,6 +586,10 @@ def _changes(history: History) -> Iterator[tuple[Commit, RunChange]]:
     for commit in history.commits:
         for change in commit.runs:
             yield commit, change
+
+
+def _born_at(history: History) -> dict[str, float]:
+    return {change.run_id: commit.at for commit, change in _changes(history) if change.before is None}
 
 
 def _by_run(events: list[EventRow]) -> dict[str, list[EventRow]]:

@@ -80,7 +80,8 @@ class Clients:
         body = {"steps": op.steps, "pace": op.pace, "chunks": op.chunks, "fails_at": op.fails_at}
         key = op.key
         if key.startswith("shared"):  # one intent, one body: whoever shares the key means the same
-            body, op_agent, thread = {"steps": 2, "pace": 0.4, "chunks": 1, "fails_at": None}, "job", "t0"
+            body = {"steps": 2, "pace": 0.4, "chunks": 1, "fails_at": 0 if op.strays else None}
+            op_agent, thread = "job", "t0"
         else:
             op_agent, thread = op.agent, op.thread
         viewer = f"v{op.number}" if watched else None
@@ -105,9 +106,8 @@ class Clients:
             run = submitted.run
             self.runs.setdefault(op.number, run.run_id)
             self.fleet.history.policies[run.run_id] = POLICIES[run.agent].to_dict()
-            self._answer(
-                op, asked_at, "submitted", run.run_id, submitted.admitted.value, run.state.value, key
-            )
+            told = (submitted.admitted.value, run.state.value, key, str(body))
+            self._answer(op, asked_at, "submitted", run.run_id, *told)
             return submitted, named
         return None, None
 
@@ -141,6 +141,7 @@ class Clients:
                 except TimeoutError:
                     break
                 if event is None:
+                    got.closed = True
                     break
                 got.events.append(
                     (self.fleet.loop.time(), event.seq, event.epoch, event.kind.value, event.payload)
@@ -174,7 +175,7 @@ class Clients:
             except _NoAnswerError:
                 await asyncio.sleep(0.3)
                 continue
-            self._answer(op, asked_at, "stop", run_id, answer.outcome.value, answer.run.state.value, None)
+            self._answer(op, asked_at, "stop", run_id, answer.outcome.value, answer.run.state.value)
             return
 
     # ------------------------------------------------------------ plumbing
@@ -200,11 +201,19 @@ class Clients:
             raise _NoAnswerError from None
 
     def _answer(  # noqa: PLR0917 - one line per caller
-        self, op: Op, asked_at: float, what: str, run_id: str, detail: str, state: str, key: str | None
+        self,
+        op: Op,
+        asked_at: float,
+        what: str,
+        run_id: str,
+        detail: str,
+        state: str,
+        key: str | None = None,
+        body: str = "",
     ) -> None:
         now = self.fleet.loop.time()
         self.fleet.history.answers.append(
-            Answer(now, asked_at, f"c{op.number}", what, run_id, detail, state, key)
+            Answer(now, asked_at, f"c{op.number}", what, run_id, detail, state, key, body)
         )
 
 

@@ -37,6 +37,11 @@ CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN INSERT INTO logged
 """
 
 
+_UNCOMMITTED = """
+SELECT run_id, seq, thread_seq, epoch, kind, NULL AS mode, payload, 0 AS created_at FROM logged
+"""
+
+
 @dataclass(slots=True)
 class Weather:
     """What the world does to one process's traffic with the database and with its peers, now."""
@@ -47,6 +52,8 @@ class Weather:
     slow: float = 1.0
     hints_lost: float = 0.0
     hints_repeated: float = 0.0
+    trap: str | None = None
+    sprung: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Database:
@@ -57,12 +64,20 @@ class Database:
         self.history = history
         self.up_since = -1_000.0
         self.checkpoints: dict[str, int] = {}
+        self._dirty_reads = False
+        self._rolled_back: list[dict[str, Any]] = []
         self._blocks = blocks
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         self._connection.execute("PRAGMA foreign_keys = ON")
         sqlite.migrate_connection(self._connection)
         self._connection.executescript(_WATCH)
+
+    def change(self, ddl: Sequence[str], *, dirty_reads: bool) -> None:
+        """Break the database on purpose."""
+        for text in ddl:
+            self._connection.execute(text)
+        self._dirty_reads = dirty_reads
 
     def close(self) -> None:
         """Free the memory."""
@@ -83,6 +98,8 @@ class Database:
             connection.execute("ROLLBACK")
             raise
         if not commit:
+            if self._dirty_reads and script.name == "append":
+                self._rolled_back += [dict(row) for row in connection.execute(_UNCOMMITTED)]
             connection.execute("ROLLBACK")
             return value
         changes = None if script.reads else self._changes(process, script.name)
@@ -110,6 +127,12 @@ class Database:
     def _execute(self, step: Statement) -> list[Row]:
         if step.name == "uptime":  # this one restarts when the simulation says so
             return [{"up_ms": round((self.loop.time() - self.up_since) * 1000)}]
+        if step.name == "events_after" and self._rolled_back:
+            seen, self._rolled_back = self._rolled_back, []
+            wanted = [row for row in seen if row["run_id"] == step.params["run_id"]]
+            fresh: list[Row] = [row for row in wanted if row["seq"] == step.params["after"] + 1]
+            if fresh:
+                return fresh
         at = Statement(step.name, {**step.params, "now": self.now_ms})
         return sqlite.execute(self._connection, self._blocks, at)
 
@@ -179,6 +202,12 @@ class SimulatedStore:
         rolls, weather = self.dice.of(f"io/{self.process.name}"), self.weather
         await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
         if weather.cut_off:
+            raise retry.Transient("cut off")
+        if script.name == weather.trap:
+            weather.trap = None
+            weather.sprung.set()
+            await asyncio.sleep(0.0001)  # the fault strikes here, whatever it is
+        if self.weather.cut_off and script.name != "claim":
             raise retry.Transient("cut off")
         failed = not script.reads and rolls.random() < weather.failed_commits
         value = self.database.run(script, self.process.name, commit=not failed)

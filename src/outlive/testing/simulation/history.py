@@ -44,7 +44,8 @@ class Commit:
 
 @dataclass(slots=True)
 class Transcript:
-    """What one subscriber got.  ``ended``: its stream closed by itself; ``cut``: by a fault or by choice."""
+    """What one subscriber got.  ``ended``: with the end event; ``closed``: the server hung up
+    without one; ``cut``: not to the end, for whatever reason."""
 
     client: str
     process: str
@@ -54,6 +55,7 @@ class Transcript:
     watching: bool
     events: list[tuple[float, int, int, str, str]] = field(default_factory=list)
     ended: bool = False
+    closed: bool = False
     cut: bool = False
     left_at: float | None = None
 
@@ -83,6 +85,7 @@ class Effect:
     epoch: int
     process: str
     repeated: bool
+    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,26 @@ class Checkpoint:
     origin: str
     step: int
     epoch: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """A chunk at the moment at which the agent gave it away."""
+
+    run_id: str
+    epoch: int
+    payload: str
+
+
+@dataclass(slots=True)
+class FaultSpan:
+    """A fault, while it lasted."""
+
+    begin: float
+    end: float
+    fault: str
+    process: str
 
 
 @dataclass(slots=True)
@@ -104,7 +127,8 @@ class History:
     answers: list[Answer] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    faults: list[tuple[float, str]] = field(default_factory=list)
+    faults: list[FaultSpan] = field(default_factory=list)
+    yielded: list[Yielded] = field(default_factory=list)
     notes: list[tuple[float, str, str]] = field(default_factory=list)
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)

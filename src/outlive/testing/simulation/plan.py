@@ -15,7 +15,7 @@ from outlive.testing.simulation.process import POLICIES
 PROCESSES = ("p0", "p1", "p2")
 BUSIEST = "busiest"
 """Whichever process drives most when the fault strikes."""
-SPAN = 12.0
+SPAN = 10.0
 """Virtual seconds in which clients begin and faults strike."""
 
 
@@ -46,9 +46,21 @@ class Fault(StrEnum):
     TOKENS_LOST = "tokens lost"
 
 
+ABRUPT = frozenset({Fault.KILL, Fault.FREEZE, Fault.STALL, Fault.CUT_OFF})
+LASTS = {
+    Fault.FREEZE: (0.5, 6.0, 6.0, 9.0),
+    Fault.STALL: (0.5, 2.0, 5.0, 9.0),
+    Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0),
+}
+WRITES = ("append", "save", "settle", "claim", "submit", "hand_back", "sweep")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Op:
-    """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good."""
+    """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good.
+
+    ``strays``: with a shared key it says something else than the others.
+    """
 
     number: int
     at: float
@@ -65,17 +77,23 @@ class Op:
     away: float | None = None
     target: int = 0
     delayed: float | None = None
+    strays: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strike:
-    """One fault: when, whom, for how long (seconds), how bad."""
+    """One fault: when, whom, for how long (seconds), how bad.
+
+    ``on``: not at that time, but at the next write of this kind from then on: between the moment at which the
+    process sent it and the moment at which the database takes it.
+    """
 
     at: float
     fault: Fault
     process: str
     lasts: float
     degree: float = 0.0
+    on: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +106,11 @@ class Plan:
 
 
 def generate(seed: int) -> Plan:
-    """Draw a plan: 6 to 14 client operations over a few threads, and up to 9 faults."""
+    """Draw a plan: 8 to 18 client operations over a few threads, and up to 12 faults."""
     rolls = random.Random(f"plan/{seed}")
     threads = [f"t{number}" for number in range(rolls.randint(1, 4))]
-    ops = tuple(_op(rolls, number, threads) for number in range(rolls.randint(6, 14)))
-    strikes = tuple(_strike(rolls) for _ in range(rolls.choice((0, 1, 2, 4, 6, 9))))
+    ops = tuple(_op(rolls, number, threads) for number in range(rolls.randint(8, 18)))
+    strikes = tuple(_strike(rolls) for _ in range(rolls.choice((0, 1, 1, 2, 4, 6, 9, 12))))
     return Plan(seed=seed, ops=ops, strikes=strikes)
 
 
@@ -107,23 +125,25 @@ def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
         thread=rolls.choice(threads),
         agent=rolls.choice(tuple(POLICIES)),
         key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
-        steps=rolls.choice((0, 1, 2, 3, 5)),
-        pace=rolls.choice((0.0, 0.05, 0.5, 1.5, 3.0)),
+        steps=rolls.choice((0, 1, 2, 3, 4)),
+        pace=rolls.choice((0.0, 0.3, 1.0, 2.0, 3.0, 4.0)),
         chunks=rolls.choice((0, 1, 3)),
         fails_at=rolls.choice((None, None, None, 1)),
         leaves_after=leaves,
         away=None if leaves is None else rolls.choice((0.1, 0.8, 2.5, None)),
         target=rolls.randrange(max(1, number)),
+        strays=rolls.random() < 0.2,
         delayed=rolls.choice((None, None, None, 2.0)),
     )
 
 
 def _strike(rolls: random.Random) -> Strike:
-    fault = rolls.choices(tuple(Fault), (5, 2, 4, 2, 2, 2, 2, 1, 1, 1, 1, 1))[0]
+    fault = rolls.choices(tuple(Fault), (6, 3, 5, 2, 2, 2, 2, 1, 1, 1, 1, 2))[0]
     return Strike(
         at=rolls.random() * SPAN,
         fault=fault,
         process=rolls.choice((*PROCESSES, *(BUSIEST,) * 4)),
-        lasts=rolls.choice((0.3, 1.0, 3.0, 6.0, 9.0)),
+        lasts=rolls.choice(LASTS.get(fault, (0.3, 1.0, 3.0, 6.0, 9.0))),
         degree=rolls.choice((0.1, 0.4, 0.8)),
+        on=rolls.choice((None, *WRITES)) if fault in ABRUPT else None,
     )

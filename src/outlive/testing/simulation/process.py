@@ -16,14 +16,15 @@ from outlive.testing.simulation.world import Dice, Sandbox, VirtualLoop
 
 TIMING = lease.Timing(lease=4.0, renew_every=0.5, margin=0.5, stall_after=1.0, stall_limit=6.0)
 SLOTS = 3
+VIEWER_LEASE = 3.0
 DRAIN = 3.0
 POLICIES: Mapping[str, policy.RunPolicy] = {
     "chat": policy.chat(grace=1.0, stop_deadline=1.0),
     "curt": policy.chat(grace=0.0, stop_deadline=1.0, on_busy="reject"),
-    "job": policy.job(max_losses=9, stop_deadline=1.0, on_busy="enqueue"),
-    "fragile": policy.job(recovery="stop", stop_deadline=1.0),
-    "short": policy.job(run_timeout=1.5, stop_deadline=1.0, on_busy="enqueue"),
-    "once": policy.job(max_losses=1, stop_deadline=1.0, on_busy="enqueue"),
+    "job": policy.job(grace=1.0, max_losses=9, stop_deadline=1.0, on_busy="enqueue"),
+    "fragile": policy.job(grace=1.0, recovery="stop", stop_deadline=1.0),
+    "short": policy.job(grace=1.0, run_timeout=1.5, stop_deadline=1.0, on_busy="enqueue"),
+    "once": policy.job(grace=1.0, max_losses=1, stop_deadline=1.0, on_busy="enqueue"),
 }
 
 
@@ -59,7 +60,7 @@ class Process:
         self.commands = commands.Commands(
             self.store, registry, starter=self.worker, happenings=told, local=local
         )
-        self.presence = presence.Presence(self.store, happenings=told)
+        self.presence = presence.Presence(self.store, happenings=told, lease=VIEWER_LEASE)
         self.disconnect = disconnect.Disconnect(self.store, happenings=told)
         self.sweeper = sweeper.Sweeper(self.store, timing=TIMING, happenings=told, local=local, every=0.4)
 
@@ -96,6 +97,8 @@ class Process:
         await self.worker.shutdown(DRAIN)
         await self.presence.close()
         await self.store.close()
+        if self.worker.free != SLOTS:
+            self.fleet.history.leaks.append(f"{self.name} ends with {self.worker.free} of {SLOTS} slots free")
         if self.worker.driving:
             self.fleet.history.leaks.append(f"{self.name} still drives {list(self.worker.driving)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import random
 import sys
 import warnings
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from outlive.store import sql
 from outlive.testing.simulation import checker
 from outlive.testing.simulation.clients import Clients
-from outlive.testing.simulation.history import EventRow, History
+from outlive.testing.simulation.history import EventRow, FaultSpan, History
 from outlive.testing.simulation.plan import BUSIEST, PROCESSES, Fault, Plan, Strike, generate
 from outlive.testing.simulation.process import Fleet, Process
 from outlive.testing.simulation.world import Dice, StuckError, VirtualLoop
@@ -23,6 +24,7 @@ T = TypeVar("T")
 REST = 45.0
 """Virtual seconds after the last fault within which everything must have ended."""
 TOKENS_BACK = 1.5
+TRAP_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,31 @@ class Result:
         return frozenset(violation.invariant for violation in self.violations)
 
 
-def simulate(plan: Plan | int, *, blocks: Mapping[str, sql.Block] | None = None) -> Result:
-    """Run a plan, or the plan of a seed.  ``blocks`` replaces the queries, to see what a bug in them does."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sabotage:
+    """A world that breaks its own rules, to see whether the checker notices.
+
+    ``blocks`` replaces the queries, ``ddl`` changes the schema, ``dirty_reads`` shows readers what was
+    rolled back, ``forgetful_provider`` executes the same key again.
+    """
+
+    blocks: Mapping[str, sql.Block] | None = None
+    ddl: tuple[str, ...] = ()
+    dirty_reads: bool = False
+    forgetful_provider: bool = False
+
+
+def simulate(plan: Plan | int, *, sabotage: Sabotage | None = None) -> Result:
+    """Run a plan, or the plan of a seed."""
     plan = generate(plan) if isinstance(plan, int) else plan
     history = History()
     loop = VirtualLoop()
     loop.set_exception_handler(lambda _, context: history.leaks.append(_complaint(context)))
-    fleet = Fleet(loop, Dice(plan.seed), history, blocks or sql.load(sql.Dialect.SQLITE, bound_clock=True))
+    broken = sabotage or Sabotage()
+    blocks = broken.blocks or sql.load(sql.Dialect.SQLITE, bound_clock=True)
+    fleet = Fleet(loop, Dice(plan.seed), history, blocks)
+    fleet.database.change(broken.ddl, dirty_reads=broken.dirty_reads)
+    fleet.provider.forgets = broken.forgetful_provider
     try:
         loop.run_until_complete(_unfold(plan, fleet))
     except StuckError as stuck:
@@ -98,13 +118,25 @@ async def _strike(strike: Strike, fleet: Fleet) -> None:
         strike = dataclasses.replace(strike, process=busiest.name)
     process = fleet.current[strike.process]
     if process.up:
-        _note(fleet, strike, "begins")
+        if strike.on is not None and not await _sprung(process, strike.on):
+            return
+        span = FaultSpan(fleet.loop.time(), math.inf, strike.fault.value, strike.process)
+        fleet.history.faults.append(span)
         await _STRIKES[strike.fault](strike, process, fleet)
-        _note(fleet, strike, "is over")
+        span.end = fleet.loop.time()
 
 
-def _note(fleet: Fleet, strike: Strike, what: str) -> None:
-    fleet.history.faults.append((fleet.loop.time(), f"{strike.fault.value} of {strike.process} {what}"))
+async def _sprung(process: Process, script: str) -> bool:
+    """Wait for the next write of that kind by the process, for a while."""
+    process.store.weather.trap = script
+    process.store.weather.sprung.clear()
+    try:
+        async with asyncio.timeout(TRAP_SECONDS):
+            await process.store.weather.sprung.wait()
+    except TimeoutError:
+        process.store.weather.trap = None
+        return False
+    return process.up
 
 
 async def _kill(strike: Strike, process: Process, fleet: Fleet) -> None:
@@ -212,9 +244,9 @@ def _close(task: asyncio.Task[object]) -> None:
 # ---------------------------------------------------------------- smaller
 
 
-def shrink(plan: Plan, *, blocks: Mapping[str, sql.Block] | None = None, most: int = 200) -> Result:
+def shrink(plan: Plan, *, sabotage: Sabotage | None = None, most: int = 200) -> Result:
     """Return the smallest plan found that breaks one of the same promises, in at most ``most`` runs."""
-    best = simulate(plan, blocks=blocks)
+    best = simulate(plan, sabotage=sabotage)
     wanted = best.broken
     left = most
     shorter = True
@@ -222,7 +254,7 @@ def shrink(plan: Plan, *, blocks: Mapping[str, sql.Block] | None = None, most: i
         shorter = False
         for candidate in _shorter(best.plan):
             left -= 1
-            tried = simulate(candidate, blocks=blocks)
+            tried = simulate(candidate, sabotage=sabotage)
             if tried.broken & wanted:
                 best, shorter = tried, True
                 break
