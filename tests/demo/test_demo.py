@@ -7,7 +7,8 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,9 +50,26 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def whole(kept: pathlib.Path) -> Outcome:
+def performances(request: pytest.FixtureRequest, kept: pathlib.Path) -> Iterator[dict[str, Future[Outcome]]]:
+    """Every demonstration that a selected test asks for, two at a time: they mostly wait."""
+    options = {"": ["--keep", str(kept)]}
+    names = dict.fromkeys(name for item in request.session.items for name in asked_for(item))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield {name: pool.submit(demonstrate, *options.get(name, ["--break", name])) for name in names}
+
+
+def asked_for(item: pytest.Item) -> list[str]:
+    """The break that a test asks for, or nothing for the whole demonstration."""
+    if "performances" not in getattr(item, "fixturenames", ()):
+        return []
+    callspec = getattr(item, "callspec", None)
+    return [callspec.params.get("name", "") if callspec else ""]
+
+
+@pytest.fixture(scope="module")
+def whole(performances: dict[str, Future[Outcome]]) -> Outcome:
     """The whole demonstration, performed once."""
-    return demonstrate("--keep", str(kept))
+    return performances[""].result(WITHIN)
 
 
 def test_everything_holds_and_nothing_holds_for_want_of_facts(whole: Outcome) -> None:
@@ -97,14 +115,19 @@ def test_S08_a_lost_worker_is_followed_by_another_one_that_goes_on_from_the_chec
 
 
 @pytest.mark.parametrize("name", breaks.BREAKS)
-def test_a_break_is_noticed_by_the_check_that_is_there_for_it(name: str) -> None:
-    outcome = demonstrate("--break", name)
+def test_a_break_is_noticed_by_the_check_that_is_there_for_it(
+    name: str, performances: dict[str, Future[Outcome]]
+) -> None:
+    outcome = performances[name].result(WITHIN)
     assert outcome.code == 1
     assert set(breaks.BREAKS[name].noticed_by) <= outcome.broken
 
 
-def test_the_index_alone_keeps_two_messages_apart_when_the_queries_are_late() -> None:
-    outcome = demonstrate("--break", "stale-admission")
+@pytest.mark.parametrize("name", breaks.CONTROLS)
+def test_the_index_alone_keeps_two_messages_apart_when_the_queries_are_late(
+    name: str, performances: dict[str, Future[Outcome]]
+) -> None:
+    outcome = performances[name].result(WITHIN)
     assert (outcome.code, outcome.broken) == (0, set())
 
 
