@@ -143,7 +143,13 @@ async def _conclude(
     await asyncio.wait({writing})
     if (failure := writing.exception()) is not None:
         _writing_failed(attempt, failure)
-    if attempt.held.halt is Halt.LOST or _raised_fenced(work):
+    if (failure := _write_failed_within(work)) is not None:
+        # The agent could not store something of its own, a checkpoint say: a verdict now would be a guess.
+        # Whoever refused it has counted that.
+        if isinstance(failure, errors.Unavailable):
+            _writing_failed(attempt, failure)
+        attempt.held.end(Halt.LOST)
+    if attempt.held.halt is Halt.LOST:
         claim = attempt.held.claim
         attempt.around.happenings.emit(signals.LeaseLost(run_id=claim.run_id, epoch=claim.epoch))
         return
@@ -169,8 +175,9 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
         attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
 
 
-def _raised_fenced(work: asyncio.Task[agents.Outcome | None]) -> bool:
-    return work.done() and not work.cancelled() and isinstance(work.exception(), errors.Fenced)
+def _write_failed_within(work: asyncio.Task[agents.Outcome | None]) -> BaseException | None:
+    failure = work.exception() if work.done() and not work.cancelled() else None
+    return failure if isinstance(failure, errors.Fenced | errors.Unavailable) else None
 
 
 async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
