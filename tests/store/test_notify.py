@@ -16,6 +16,7 @@ from outlive.store import notify, wakeup
 from outlive.store.postgres import PostgresStore
 from outlive.testing.store_checks.bench import Bench
 from store import support
+from store.wire import wire_to
 
 WITHIN = 20.0
 
@@ -194,6 +195,28 @@ async def test_S19_a_connection_that_goes_silent_is_found_out_by_the_probe(
                 lambda: any(isinstance(one, signals.WakeupsRestored) for one in seen), "the reconnect"
             )
         await hint_arrives(two, one, "run:x")
+
+
+async def test_S19_a_peer_that_vanished_without_a_word_is_found_out(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a firewall that drops: the connection stays open and nothing comes or goes on it."""
+    monkeypatch.setattr(notify, "PROBE_EVERY", 0.1)
+    monkeypatch.setattr(notify, "ANSWER_SECONDS", 0.5)
+    async with wire_to(empty_dsn) as wire:
+        one, two = PostgresStore(empty_dsn, direct_dsn=wire.dsn), PostgresStore(empty_dsn)
+        async with support.opened(one), support.opened(two):
+            await hint_arrives(two, one, "run:x")
+            with support.told(one) as seen:
+                wire.silence()
+                bench = Bench(one=one, two=two)
+                assert (await bench.append(await bench.running(), "1")).last_seq == 2, "the pool goes on"
+                await until(
+                    lambda: any(isinstance(one, signals.WakeupsRestored) for one in seen), "the reconnect"
+                )
+            assert len(degraded(seen)) == 1
+            await hint_arrives(two, one, "run:x")
+            await hint_arrives(one, two, "run:x")
 
 
 async def test_without_hints_a_waiter_still_looks_again_within_a_poll(empty_dsn: str) -> None:

@@ -25,11 +25,17 @@ class Wire:
     cuts: int = 0
     _word: bytes = b""
     _when: Cut = Cut.BEFORE
+    _gates: list[asyncio.Event] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def cut(self, word: bytes, when: Cut) -> None:
         """Cut the next connection on which the client sends ``word``."""
         self._word, self._when = word, when
+
+    def silence(self) -> None:
+        """Carry nothing more on the connections that there are, and tell neither side."""
+        for gate in self._gates:
+            gate.clear()
 
     def _hit(self, data: bytes) -> Cut | None:
         if self._word and self._word in data:
@@ -41,10 +47,13 @@ class Wire:
     async def carry(self, host: str, port: int, near: Stream, near_out: asyncio.StreamWriter) -> None:
         """Serve one client until either side is gone or the wire is cut."""
         far, far_out = await asyncio.open_connection(host, port)
-        dropping = asyncio.Event()
+        dropping, gate = asyncio.Event(), asyncio.Event()
+        gate.set()
+        self._gates.append(gate)
 
         async def answers() -> None:
             while data := await far.read(65536):
+                await gate.wait()
                 if dropping.is_set():
                     return  # the server has done it, and nobody will hear of it
                 near_out.write(data)
@@ -53,6 +62,7 @@ class Wire:
         answering = asyncio.create_task(answers())
         try:
             while data := await near.read(65536):
+                await gate.wait()
                 hit = self._hit(data)
                 if hit is Cut.BEFORE:
                     return
