@@ -225,12 +225,12 @@ def use_wal(connection: sqlite3.Connection) -> None:
 
 def _refusal(failure: BaseException) -> BaseException:
     """What the caller of ``open`` shall see."""
-    if isinstance(failure, sqlite3.OperationalError):
+    if isinstance(writer.translated(failure), retry.Transient):
         return errors.StoreUnavailable(
             f"The SQLite file cannot be opened: {failure}.",
             hint="Check that its directory exists and can be written, and that nobody locks it for long.",
         )
-    if isinstance(failure, sqlite3.DatabaseError):
+    if isinstance(failure, sqlite3.DatabaseError) and not isinstance(failure, sqlite3.OperationalError):
         return errors.Misconfigured(
             f"The SQLite file cannot be used: {failure}.", hint="Name a file that Outlive made, or a new one."
         )
@@ -268,12 +268,16 @@ def migrate_connection(connection: sqlite3.Connection, *, include_post: bool = T
 def migrate_file(path: str, *, include_post: bool = True) -> list[str]:
     """Create or migrate a database file; returns the names applied.  Blocks.
 
-    Raises ``UnsafeFileSystem`` for a path whose locks cannot be trusted.
+    Raises ``UnsafeFileSystem`` for a path whose locks cannot be trusted, and what ``open`` raises for one
+    that cannot be opened.
     """
     filesystem.refuse_network(Path(path))
-    with contextlib.closing(connect(path)) as connection:
-        use_wal(connection)
-        return migrate_connection(connection, include_post=include_post)
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            use_wal(connection)
+            return migrate_connection(connection, include_post=include_post)
+    except sqlite3.Error as failure:
+        raise _refusal(failure) from failure
 
 
 def run_script(blocks: Blocks, script: Script[T], connection: sqlite3.Connection) -> T:
