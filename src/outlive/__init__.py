@@ -24,7 +24,9 @@ _WHERE = {
     "agent": "agents.generator",
     "chat": "policy",
     "job": "policy",
+    "problems": "http.problem",
     "router": "http.native",
+    "stream": "http.native",
 }
 __all__ = [
     "Chunk",
@@ -43,7 +45,9 @@ __all__ = [
     "agent",
     "chat",
     "job",
+    "problems",
     "router",
+    "stream",
 ]
 
 if TYPE_CHECKING:
@@ -51,7 +55,8 @@ if TYPE_CHECKING:
     from outlive.agents.generator import agent
     from outlive.agents.langgraph import LangGraphAgent
     from outlive.errors import OutliveError
-    from outlive.http.native import router
+    from outlive.http.native import router, stream
+    from outlive.http.problem import problems
     from outlive.http.sse import EventStream
     from outlive.model import Event, Run
     from outlive.policy import RunPolicy, chat, job

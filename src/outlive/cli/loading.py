@@ -25,9 +25,13 @@ def load(target: str, preset: str | None) -> list[Agent]:
             f"{target!r} names no attribute.", hint="Write module:attribute, for example app:agent."
         )
     found = _attribute(_module(module_name), attribute)
-    if isinstance(found, Iterable) and not hasattr(found, "stream"):
-        return [_agent(item, attribute, preset) for item in found]
-    return [_agent(found, attribute, preset)]
+    several = isinstance(found, Iterable) and not isinstance(found, str) and not hasattr(found, "stream")
+    items = list(found) if several else [found]
+    if preset is not None and all(_is_agent(item) for item in items):
+        raise errors.Misconfigured(
+            f"{target} declares a policy of its own.", hint="Leave --policy out, or change the agent."
+        )
+    return [_agent(item, attribute, preset) for item in items]
 
 
 def _module(name: str) -> Any:
@@ -45,13 +49,19 @@ def _attribute(module: Any, dotted: str) -> Any:
     found = module
     for name in dotted.split("."):
         if not hasattr(found, name):
-            raise errors.Misconfigured(f"{module.__name__} has no attribute {dotted!r}.")
+            raise errors.Misconfigured(
+                f"{module.__name__} has no attribute {dotted!r}.", hint="Check what follows the colon."
+            )
         found = getattr(found, name)
     return found
 
 
+def _is_agent(found: Any) -> bool:
+    return all(hasattr(found, name) for name in ("name", "policy", "drains", "stream"))
+
+
 def _agent(found: Any, name: str, preset: str | None) -> Agent:
-    if hasattr(found, "policy") and hasattr(found, "stream") and hasattr(found, "name"):
+    if _is_agent(found):
         agent: Agent = found
         return agent
     declared = _preset(name, preset)
@@ -61,8 +71,10 @@ def _agent(found: Any, name: str, preset: str | None) -> Agent:
         return wrapped
     if inspect.isasyncgenfunction(found):
         return GeneratorAgent(name, found, policy=declared)
+    hint = "Name a compiled graph: the result of .compile()." if hasattr(found, "compile") else None
     raise errors.Misconfigured(
-        f"{name!r} is neither an agent, nor a compiled graph, nor an async generator function."
+        f"{name!r} is neither an agent, nor a compiled graph, nor an async generator function.",
+        hint=hint or "Name one of these, or a list of them.",
     )
 
 

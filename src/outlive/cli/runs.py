@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from outlive import commands, errors, runtime, signals, subscription
 from outlive.agents import Registry
@@ -23,7 +24,14 @@ from outlive.store import Store, reads
 
 T = TypeVar("T")
 app = typer.Typer(help="Look at runs, follow them, stop them.", no_args_is_help=True)
-RunId = Annotated[str, typer.Argument(help="The run's id.")]
+
+
+def _run_id(text: str) -> str:
+    commands.check_name("RUN_ID", text)
+    return text
+
+
+RunId = Annotated[str, typer.Argument(help="The run's id.", callback=_run_id)]
 STYLE = {
     State.QUEUED: "yellow",
     State.RUNNING: "cyan",
@@ -59,12 +67,12 @@ def list_(
     names = ("thread", "agent", "state", "reason", "attempts", "events", "created")
     table = Table(Column("run", no_wrap=True, min_width=32), *names, box=None)
     for run in found:
-        word = f"[{STYLE[run.state]}]{run.state.value}[/]"
+        word = Text(run.state.value, STYLE[run.state])
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(run.created_at))
         reason = run.reason.value if run.reason else ""
-        table.add_row(
-            run.run_id, _short(run), run.agent, word, reason, str(run.epoch), str(run.last_seq), when
-        )
+        cells = (reason, str(run.epoch), str(run.last_seq), when)
+        # As text: in a plain string a name with brackets would be taken for markup.
+        table.add_row(run.run_id, Text(_short(run)), Text(run.agent), word, *cells)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -91,7 +99,7 @@ def show(
         return
     table = Table(show_header=False)
     for name, value in shown.items():
-        table.add_row(name, value if isinstance(value, str) else json.dumps(value))
+        table.add_row(name, Text(value if isinstance(value, str) else json.dumps(value)))
     Console().print(table)
 
 
@@ -104,15 +112,25 @@ def follow(
     after: Annotated[str, typer.Option(help="The cursor to start after.")] = "0",
     as_json: options.Json = False,
 ) -> None:
-    """Print a run's events until it ends.  Following does not count as watching."""
+    """Print a run's events until it ends, whoever drives it.  Following does not count as watching.
+
+    A database that goes away meanwhile is waited for; Ctrl-C ends the following, not the run.
+    """
 
     async def read(store: Store) -> None:
         run = await store.read(reads.run(run_id, tenant))
         cursor = subscription.parse_cursor(after, run_id)
         subscription.check_cursor(run, cursor)
-        async with aclosing(subscription.follow(store, run_id, after=cursor)) as events:
-            async for event in events:
-                typer.echo(_line(event, as_json))
+        while True:
+            async with aclosing(subscription.follow(store, run_id, after=cursor)) as events:
+                try:
+                    async for event in events:
+                        typer.echo(_line(event, as_json))
+                        cursor = event.seq
+                except errors.StoreUnavailable as failure:
+                    typer.echo(f"outlive: {failure.message} Waiting for it.", err=True)
+                else:
+                    return
 
     _with_store(database, read)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import ipaddress
 import json
 import logging
 import signal
+import socket
 from types import FrameType
 from typing import Annotated, Any
 
@@ -48,16 +51,18 @@ def serve(
     lease_seconds: Lease = LEASE,
 ) -> None:
     """Serve agents over HTTP and drive their runs."""
-    uvicorn = _uvicorn()
+    uvicorn, application = _import("uvicorn"), _import("outlive.http.application")
     agents = loading.load(target, policy)
     timing = _timing(lease_seconds)
     outlive = _outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)
-    fastapi: Any = importlib.import_module("fastapi")
-    native: Any = importlib.import_module("outlive.http.native")
-    application = fastapi.FastAPI(title="Outlive", lifespan=None)
-    application.include_router(native.router(outlive))
-    config = uvicorn.Config(application, host=host, port=port, log_level="warning", lifespan="off")
-    _run(_serve(outlive, _server(uvicorn, outlive)(config)))
+    config = uvicorn.Config(
+        application.application(outlive),
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=drain / 2,  # a client that reads nothing would be waited for without end
+    )
+    with _bound(host, port) as listener:
+        _run(_serve(outlive, _server(uvicorn, outlive)(config), listener))
 
 
 def work(
@@ -112,24 +117,44 @@ def _outlive(
     return runtime.Outlive(database, agents, direct_database=direct, slots=slots, drain=drain, timing=timing)
 
 
-def _uvicorn() -> Any:
+def _import(module: str) -> Any:
     try:
-        return importlib.import_module("uvicorn")
-    except ImportError as missing:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
         raise errors.Misconfigured(
-            "HTTP support is not installed.", hint="Run: pip install 'outlive[http]'"
+            f"Serving over HTTP needs {missing.name}, which is not installed.",
+            hint="Run: pip install 'outlive[http]'",
         ) from missing
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Take the address before anything is started, without listening yet; raises ``Misconfigured``."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as undo:
+            taken = undo.enter_context(socket.socket(family, kind, protocol))
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(address)
+            undo.pop_all()
+    except OSError as failure:
+        raise errors.Misconfigured(
+            f"{host} port {port} cannot be listened on: {failure.strerror}.",
+            hint="Choose another --host or --port; --port 0 takes any free one.",
+        ) from failure
+    if not ipaddress.ip_address(address[0]).is_loopback:
+        typer.echo("warning: whoever reaches this address may start, read and stop every run", err=True)
+    return taken
 
 
 def _server(uvicorn: Any, outlive: runtime.Outlive) -> Any:
     class Server(uvicorn.Server):  # type: ignore[misc]
-        """Says where it listens; tells open streams of its end before it waits for them."""
+        """Says where it listens; tells streams and work under way of the end before it waits for them."""
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
-            for listening in self.servers[0].sockets if self.started else ():
-                address, number = listening.getsockname()[:2]
-                typer.echo(f"listening on http://{address}:{number}", err=True)
+            address, port = sockets[0].getsockname()[:2]
+            shown = f"[{address}]" if ":" in address else address
+            typer.echo(f"listening on http://{shown}:{port}", err=True)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             outlive.shutdown.set()
@@ -138,13 +163,17 @@ def _server(uvicorn: Any, outlive: runtime.Outlive) -> Any:
     return Server
 
 
-async def _serve(outlive: runtime.Outlive, server: Any) -> None:
-    # The server raises the signal that ended it once more when it is done; by default that would end the
-    # process before the runs are handed back.
+async def _serve(outlive: runtime.Outlive, server: Any, listener: socket.socket) -> None:
+    def end(*_: object) -> None:
+        outlive.shutdown.set()
+        server.should_exit = True
+
+    # For signals before the server's own handlers are in place, and after: it raises the signal that ended it
+    # once more when it is done, which by default would end the process before the runs are handed back.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: outlive.shutdown.set())
+        signal.signal(number, end)
     async with outlive:
-        await server.serve()
+        await server.serve(sockets=[listener])
 
 
 async def _work(outlive: runtime.Outlive) -> None:

@@ -99,10 +99,12 @@ async def _handle_http(request: Request, failure: Exception) -> Response:
     if failure.status_code == 404:
         known = errors.NotFound("There is no such route.", hint="See /docs for the routes.")
         return respond(known)
+    wrong_method = failure.status_code == 405
+    code = "method_not_allowed" if wrong_method else "refused"
     described = {
-        "type": "about:blank",
-        "code": "method_not_allowed" if failure.status_code == 405 else "refused",
-        "title": f"{request.method} is not possible here." if failure.status_code == 405 else failure.detail,
+        "type": f"urn:outlive:{code}",
+        "code": code,
+        "title": f"{request.method} is not possible here." if wrong_method else failure.detail,
         "status": failure.status_code,
         "hint": "See /docs for the routes and their methods.",
     }

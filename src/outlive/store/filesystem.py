@@ -6,6 +6,9 @@ from pathlib import Path
 
 from outlive import errors
 
+MOUNTS = Path("/proc/mounts")
+"""What is mounted where, on Linux."""
+
 _NETWORK = (
     "nfs",
     "cifs",
@@ -39,7 +42,7 @@ def kind_of(path: Path, mounts: str) -> str:
 def refuse_network(path: Path) -> None:
     """Raise ``UnsafeFileSystem`` if ``path`` lies on a network file system."""
     try:
-        mounts = Path("/proc/mounts").read_text("utf-8", "replace")
+        mounts = MOUNTS.read_text("utf-8", "replace")
     except OSError:
         return  # not Linux: there is no portable way to ask
     kind = kind_of(path, mounts)
