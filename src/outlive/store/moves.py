@@ -39,7 +39,6 @@ from outlive.states import Move, Reason, State
 from outlive.store import steps
 from outlive.store.script import Steps, script, statement
 
-
 # ---------------------------------------------------------------- command
 
 
