@@ -7,8 +7,11 @@ commit, a lost reply, hints that are lost, late or repeated, tokens that vanish.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import functools
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,19 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
 _WATCH = """
-CREATE TEMP TABLE changed (run_id, thread_id, old_state, old_epoch, state, epoch, losses, stop_reason);
-CREATE TEMP TABLE logged (run_id, seq, thread_id, thread_seq, epoch, kind, payload);
-CREATE TEMP TRIGGER made AFTER INSERT ON main.runs BEGIN INSERT INTO changed VALUES
-  (NEW.run_id, NEW.thread_id, NULL, NULL, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
-CREATE TEMP TRIGGER moved AFTER UPDATE ON main.runs BEGIN INSERT INTO changed VALUES
-  (NEW.run_id, NEW.thread_id, OLD.state, OLD.epoch, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
-CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN INSERT INTO logged VALUES
-  (NEW.run_id, NEW.seq, NEW.thread_id, NEW.thread_seq, NEW.epoch, NEW.kind, NEW.payload); END;
-"""
-
-
-_UNCOMMITTED = """
-SELECT run_id, seq, thread_seq, epoch, kind, NULL AS mode, payload, 0 AS created_at FROM logged
+CREATE TEMP TRIGGER made AFTER INSERT ON main.runs BEGIN SELECT note_run(
+  NEW.run_id, NEW.thread_id, NULL, NULL, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
+CREATE TEMP TRIGGER moved AFTER UPDATE ON main.runs BEGIN SELECT note_run(
+  NEW.run_id, NEW.thread_id, OLD.state, OLD.epoch, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
+CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN SELECT note_event(
+  NEW.run_id, NEW.seq, NEW.thread_id, NEW.thread_seq, NEW.epoch, NEW.kind, NEW.payload); END;
 """
 
 
@@ -65,12 +61,16 @@ class Database:
         self.up_since = -1_000.0
         self.checkpoints: dict[str, int] = {}
         self._dirty_reads = False
-        self._rolled_back: list[dict[str, Any]] = []
+        self._rolled_back: list[EventRow] = []
         self._blocks = blocks
+        self._runs: list[RunChange] = []
+        self._events: list[EventRow] = []
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.row_factory = sqlite3.Row
+        self._connection.deserialize(_migrated())
         self._connection.execute("PRAGMA foreign_keys = ON")
-        sqlite.migrate_connection(self._connection)
+        self._connection.create_function("note_run", 8, self._note_run)
+        self._connection.create_function("note_event", 7, self._note_event)
         self._connection.executescript(_WATCH)
 
     def change(self, ddl: Sequence[str], *, dirty_reads: bool) -> None:
@@ -90,19 +90,22 @@ class Database:
 
     def run(self, script: Script[T], process: str, *, commit: bool = True) -> T:
         """Run a script in one transaction; ``commit`` False rolls back what it did."""
+        if script.reads:
+            return self._step_through(script)
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             value = self._step_through(script)
         except BaseException:
+            self._changes(process, script.name)
             connection.execute("ROLLBACK")
             raise
+        changes = self._changes(process, script.name)
         if not commit:
-            if self._dirty_reads and script.name == "append":
-                self._rolled_back += [dict(row) for row in connection.execute(_UNCOMMITTED)]
+            if self._dirty_reads and script.name == "append" and changes is not None:
+                self._rolled_back += changes.events
             connection.execute("ROLLBACK")
             return value
-        changes = None if script.reads else self._changes(process, script.name)
         connection.execute("COMMIT")
         if changes is not None:
             self.history.commits.append(changes)
@@ -127,29 +130,45 @@ class Database:
     def _execute(self, step: Statement) -> list[Row]:
         if step.name == "uptime":  # this one restarts when the simulation says so
             return [{"up_ms": round((self.loop.time() - self.up_since) * 1000)}]
-        if step.name == "events_after" and self._rolled_back:
-            seen, self._rolled_back = self._rolled_back, []
-            wanted = [row for row in seen if row["run_id"] == step.params["run_id"]]
-            fresh: list[Row] = [row for row in wanted if row["seq"] == step.params["after"] + 1]
-            if fresh:
-                return fresh
+        if step.name == "events_after" and self._rolled_back and (seen := self._unreal(step)):
+            return seen
         at = Statement(step.name, {**step.params, "now": self.now_ms})
         return sqlite.execute(self._connection, self._blocks, at)
 
+    def _unreal(self, step: Statement) -> list[Row]:
+        """What was rolled back, as a reader of a broken database would get it, once."""
+        seen, self._rolled_back = self._rolled_back, []
+        wanted = (step.params["run_id"], step.params["after"] + 1)
+        return [
+            {**dataclasses.asdict(event), "mode": None, "created_at": 0}
+            for event in seen
+            if (event.run_id, event.seq) == wanted
+        ]
+
     def _changes(self, process: str, script: str) -> Commit | None:
-        runs = tuple(_run_change(row) for row in self._connection.execute("SELECT * FROM changed"))
-        events = tuple(EventRow(*row) for row in self._connection.execute("SELECT * FROM logged"))
-        if not runs and not events:
+        """Take what the triggers noted since the last transaction."""
+        if not self._runs and not self._events:
             return None
-        self._connection.execute("DELETE FROM changed")
-        self._connection.execute("DELETE FROM logged")
-        return Commit(self.loop.time(), process, script, runs, events)
+        runs, self._runs = self._runs, []
+        events, self._events = self._events, []
+        return Commit(self.loop.time(), process, script, tuple(runs), tuple(events))
+
+    def _note_run(self, run_id: str, thread_id: str, *row: Any) -> None:
+        old_state, old_epoch, state, epoch, losses, stop_reason = row
+        before = None if old_state is None else (old_state, old_epoch)
+        self._runs.append(RunChange(run_id, thread_id, before, (state, epoch), losses, stop_reason))
+
+    def _note_event(self, *row: Any) -> None:
+        self._events.append(EventRow(*row))
 
 
-def _run_change(row: sqlite3.Row) -> RunChange:
-    before = None if row["old_state"] is None else (row["old_state"], row["old_epoch"])
-    after = (row["state"], row["epoch"])
-    return RunChange(row["run_id"], row["thread_id"], before, after, row["losses"], row["stop_reason"])
+@functools.cache
+def _migrated() -> bytes:
+    """A database with the schema in place, made once."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        sqlite.migrate_connection(connection)
+        return connection.serialize()
 
 
 @dataclass(eq=False)
@@ -176,22 +195,23 @@ class SimulatedStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a script; see ``store.Transactions``."""
-        return await self._until(script, budget)
+        return await self._until(script, functools.partial(self._apart, script), budget)
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading script; see ``store.Transactions``."""
-        return await self._until(script, budget)
+        return await self._until(script, functools.partial(self._try, script), budget)
 
-    async def _until(self, script: Script[T], budget: float) -> T:
-        async def attempt() -> T:
-            task = asyncio.get_running_loop().create_task(self._try(script))
-            self._running.add(task)
-            task.add_done_callback(self._forget)
-            return await asyncio.shield(task)
-
+    async def _until(self, script: Script[T], attempt: Callable[[], Awaitable[T]], budget: float) -> T:
         return await retry.until(
             attempt, name=script.name, budget=budget, local=self.local, happenings=self.happenings
         )
+
+    async def _apart(self, script: Script[T]) -> T:
+        """A write that was sent is carried out, whatever becomes of its caller."""
+        task = asyncio.get_running_loop().create_task(self._try(script))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -248,12 +268,7 @@ class SimulatedStore:
                 continue
             for _ in range(1 + (rolls.random() < self.weather.hints_repeated)):
                 delay = rolls.expovariate(1 / 0.01) * self.weather.slow
-                peer.sandbox.spawn(_hint(peer, delay, topics))
-
-
-async def _hint(peer: Process, delay: float, topics: tuple[str, ...]) -> None:
-    await asyncio.sleep(delay)
-    peer.store.hub.wake(topics)
+                peer.sandbox.later(delay, peer.store.hub.wake, topics)
 
 
 def _renewal(claims: Sequence[Claim], lease: float) -> Script[list[Renewed]]:

@@ -39,6 +39,7 @@ class Process:
     sandbox: Sandbox = field(init=False)
     happenings: signals.Signals = field(init=False)
     up: bool = True
+    _duties: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         loop, dice = self.fleet.loop, self.fleet.dice
@@ -75,9 +76,9 @@ class Process:
     def start(self) -> None:
         """Begin working; each duty in the process's own sandbox."""
         self.sandbox.spawn(self._begin())
-        self.sandbox.spawn(self._renew(), renewing=True)
+        self._duties = [self.sandbox.spawn(self._renew(), renewing=True)]
         for duty in (self.sweeper.run(), self.presence.run(), self.disconnect.run()):
-            self.sandbox.spawn(duty)
+            self._duties.append(self.sandbox.spawn(duty))
 
     async def _begin(self) -> None:
         self.keeper.attach()
@@ -96,6 +97,10 @@ class Process:
         await self.commands.close()
         await self.worker.shutdown(DRAIN)
         await self.presence.close()
+        for duty in self._duties:
+            duty.cancel()
+        await asyncio.wait(self._duties)
+        await self.keeper.close()
         await self.store.close()
         if self.worker.free != SLOTS:
             self.fleet.history.leaks.append(f"{self.name} ends with {self.worker.free} of {SLOTS} slots free")
@@ -147,10 +152,6 @@ class Fleet:
         for process in self.all:
             process.sandbox.kill()
         self.database.close()
-
-    def tasks(self) -> list[asyncio.Task[object]]:
-        """Every task that a process ever began itself."""
-        return [task for process in self.all for task in process.sandbox.tasks]
 
 
 def _counting_ids(dice: Dice) -> Callable[[], str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
+import itertools
 import random
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,49 +27,77 @@ class StuckError(RuntimeError):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop whose time jumps to the next timer; deterministic, without threads or sockets."""
+    """An event loop whose time jumps to the next timer; deterministic, without threads or sockets.
+
+    Its own heap of timers orders equal times by the order in which they were asked for.  ``made`` holds every
+    task ever made and its process: what a garbage collector would complain about at some time or other is
+    looked up at the end instead.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.made: list[tuple[asyncio.Task[Any], Sandbox | None]] = []
         self._now = 0.0
         self._ran = 0
         self._clock_resolution = 1e-9
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._asked = itertools.count()
 
     def time(self) -> float:
         """Virtual seconds since the beginning of the simulation."""
         return self._now
 
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback at this moment, after those that were asked for before."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time; at once if that has passed."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if when <= self._now:
+            self._ready.append(timer)  # type: ignore[attr-defined]
+        else:
+            heapq.heappush(self._timers, (when, next(self._asked), timer))
+        return timer
+
+    def create_task(self, coro: Any, **how: Any) -> asyncio.Task[Any]:
+        """Make a task, and remember whose it is."""
+        task = super().create_task(coro, **how)
+        context = how.get("context")
+        self.made.append((task, PROCESS.get() if context is None else context.get(PROCESS)))
+        return task
+
     def _run_once(self) -> None:
-        self._collect_due()
-        for _ in range(len(self._ready)):  # type: ignore[attr-defined]
-            handle = self._ready.popleft()  # type: ignore[attr-defined]
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not ready:
+                self._advance(ready)
+            handle = ready.popleft()
             if handle._cancelled:
                 continue
             sandbox = handle._context.get(PROCESS)
             if sandbox is None or sandbox.lets(handle):
                 handle._run()
-        self._ran += 1
-        if self._ran > MOST_CALLBACKS:
-            raise StuckError("the simulation does not come to rest")
+            self._ran += 1
+            if self._ran > MOST_CALLBACKS:
+                raise StuckError("the simulation does not come to rest")
 
-    def _collect_due(self) -> None:
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
-        if not ready:
-            while scheduled and scheduled[0]._cancelled:
-                self._pop()
-            if not scheduled:
-                raise StuckError("everybody waits and nothing is due")
-            self._now = max(self._now, scheduled[0].when())
-        while scheduled and scheduled[0].when() <= self._now:
-            ready.append(self._pop())
-
-    def _pop(self) -> asyncio.TimerHandle:
-        import heapq  # noqa: PLC0415 - the base class keeps its timers in a heap
-
-        handle: asyncio.TimerHandle = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
-        handle._scheduled = False  # type: ignore[attr-defined]
-        return handle
+    def _advance(self, ready: deque[asyncio.Handle]) -> None:
+        """Jump to the next timer, and take whatever else is due then."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(timers)
+        if not timers:
+            raise StuckError("everybody waits and nothing is due")
+        self._now = timers[0][0]
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
 
     def _write_to_self(self) -> None:
         """There is no other thread to wake this one."""
@@ -85,18 +115,20 @@ class Sandbox:
         self.frozen = False
         self.stalled = False
         self._loop = loop
+        self._context = contextvars.copy_context()
+        self._context.run(PROCESS.set, self)
         self._parked: list[asyncio.Handle] = []
-        self.tasks: list[asyncio.Task[Any]] = []
 
     def lets(self, handle: asyncio.Handle) -> bool:
         """Say whether a callback may run now; park it if it may run later."""
         if self.dead:
             return False
-        renewing = handle._context.get(RENEWING)  # type: ignore[attr-defined]
-        if self.frozen or (self.stalled and not renewing):
-            self._parked.append(handle)
-            return False
-        return True
+        if not self.frozen and not self.stalled:
+            return True
+        if not self.frozen and handle._context.get(RENEWING):  # type: ignore[attr-defined]
+            return True
+        self._parked.append(handle)
+        return False
 
     def freeze(self) -> None:
         """Stop everything, as SIGSTOP does."""
@@ -118,14 +150,16 @@ class Sandbox:
         self.dead = True
         self._parked.clear()
 
+    def later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call something as part of this process after ``delay`` seconds."""
+        self._loop.call_later(delay, callback, *args, context=self._context)
+
     def spawn(self, work: Coroutine[Any, Any, T], *, renewing: bool = False) -> asyncio.Task[T]:
         """Run ``work`` as part of this process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, self)
         context.run(RENEWING.set, renewing)
-        task = self._loop.create_task(work, context=context)
-        self.tasks.append(task)
-        return task
+        return self._loop.create_task(work, context=context)
 
 
 class Dice:
