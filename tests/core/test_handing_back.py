@@ -78,17 +78,24 @@ async def test_a_run_handed_back_by_one_worker_is_taken_by_the_other_at_once(dat
 
 @pytest.mark.invariant("I12")
 async def test_what_was_yielded_and_not_yet_stored_goes_along(database: str) -> None:
+    more, yielded = asyncio.Event(), asyncio.Event()
+
     @support.job()
     async def agent(context: outlive.Context) -> AsyncGenerator[Any, None]:
         if context.attempt == 1:
-            for number in range(5):
+            yield 0
+            await more.wait()
+            for number in range(1, 5):
                 yield number
+            yielded.set()
             await asyncio.Event().wait()
 
     async with support.serving(database, agent) as going:
         with support.held_script(going, "append") as appending:
             run_id = (await going.submit("agent")).run.run_id
             await appending.arrival()  # the first is on its way, the others wait for it
+            more.set()
+            await yielded.wait()
             closing = asyncio.create_task(going.close())
             await support.until(going.shutdown.is_set)
         await closing

@@ -388,6 +388,27 @@ async def test_a_row_that_others_keep_locked_is_skipped_and_costs_nothing(
     assert listening.all(signals.LeaseLost) == []
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_S07_a_running_row_without_a_lease_is_swept_like_any_other(
+    stopped: bool, database: str
+) -> None:
+    """As a version without leases, or somebody's hand, may leave it: no look-out may depend on having one."""
+    async with support.serving(database, two_attempts(), slots=0) as api:
+        run_id = (await api.submit("agent", thread="t")).run.run_id
+        record.execute(database, "UPDATE runs SET state = 'running', epoch = 1")
+        if stopped:
+            await api.stop(run_id)
+            assert support.end(await support.story(api, run_id))["state"] == "stopped"
+        async with support.serving(database, two_attempts()) as worker:
+            if not stopped:
+                events = await support.story(worker, run_id)
+                assert [event.epoch for event in events] == [3, 3, 3]
+            next_one = (await worker.submit("agent", thread="t")).run.run_id
+            await support.seen(worker, next_one, 1)
+            await worker.stop(next_one)
+            await support.story(worker, next_one)
+
+
 # ---------------------------------------------------------------- duties that must not die
 
 
