@@ -103,7 +103,7 @@ class Commands:
         since = self._local.monotonic()
         started = False
         try:
-            submitted = await self._store.write(moves.submit(new, offer))
+            submitted = await self._recorded(new, offer)
             if offer is not None and submitted.claimed and self._starter is not None:
                 self._starter.start(submitted.run, offer, since)
                 started = True
@@ -112,6 +112,12 @@ class Commands:
                 self._starter.withdraw(offer)
         self._told(submitted)
         return submitted
+
+    async def _recorded(self, new: Submission, offer: Offer | None) -> Submitted:
+        """Make the run in the cheapest way that can be; what is in its way, ``submit`` sees to."""
+        if new.thread is None and (begun := await self._store.write(moves.begin(new, offer))) is not None:
+            return begun
+        return await self._store.write(moves.submit(new, offer))
 
     def _told(self, submitted: Submitted) -> None:
         run = submitted.run

@@ -67,7 +67,8 @@ SUBMIT = {
     "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
     "not_before": None, "input": "{}", "metadata": "{}", "policy": POLICY, "on_disconnect": "cancel",
     "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
-    "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1,
+    "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1, "fresh": True, "thread": "new",
+    "key": "k", "fingerprint": "f", "viewer": "v", "viewer_lease_ms": 1, "opening": "{}",
 }  # fmt: skip
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "read_key": ({"tenant": "tenant-1", "key": "run-1000001"}, {"run_keys"}),

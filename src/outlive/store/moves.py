@@ -42,6 +42,17 @@ from outlive.store.script import Steps, script, statement
 # ---------------------------------------------------------------- command
 
 
+@script(single=True)
+def begin(new: Submission, offer: Offer | None) -> Steps[Submitted | None]:
+    """Make a run that names no thread, in one statement; None if its key is taken, or a repeat finds it made.
+
+    Then ``submit`` answers.
+    """
+    columns = {**_columns(new, None, {"thread_id": _thread_id(new), "pos": 1}), **_claim_columns(new, offer)}
+    rows = yield statement("insert_run", **columns, fresh=True)
+    return _again(Run.from_row({**rows[0], "thread": new.run_id}), new, offer) if rows else None
+
+
 @script()
 def submit(new: Submission, offer: Offer | None) -> Steps[Submitted]:
     """Make a run of ``new``, or find the run that already answers it.
@@ -112,7 +123,8 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     external = before.thread if before else (new.thread or new.run_id)
     fresh = _thread_id(new)
     place = (yield statement("enter_thread", thread_id=fresh, tenant=new.tenant, thread=external))[0]
-    rows = yield statement("live_runs", thread_id=place["thread_id"])
+    # Whoever takes the first place has just created the thread: nothing else can be on it.
+    rows = (yield statement("live_runs", thread_id=place["thread_id"])) if place["pos"] > 1 else ()
     live = [
         admission.LiveRun(run_id=row["run_id"], state=State(row["state"]))
         for row in rows
@@ -124,19 +136,14 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
         if repeated is None:
             raise errors.ThreadBusy(run_id=decision.run_id)
         return _again(repeated, new, offer)
-    taking = offer if decision.at_once and new.not_before is None else None
-    inserted = yield statement("insert_run", **_columns(new, before, place), **_claim_columns(taking))
+    taking = offer if decision.at_once else None
+    columns = {**_columns(new, before, place), **_claim_columns(new, taking)}
+    inserted = yield statement("insert_run", **columns, fresh=False)
     if not inserted:
         return _again((yield from steps.known(new.run_id)), new, offer)
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
-    if new.viewer is not None:
-        yield statement(
-            "join", viewer=new.viewer, run_id=new.run_id, lease_ms=millis(new.viewer_lease), last_seq=0
-        )
     run = Run.from_row({**inserted[0], "thread": external})
-    if run.state is State.RUNNING:
-        run = yield from steps.open_attempt(run, millis(offer.lease if offer else 0))
     return _again(run, new, offer)
 
 
@@ -162,13 +169,19 @@ def _columns(new: Submission, before: Run | None, place: Row) -> dict[str, objec
         "max_losses": new.policy.max_losses,
         "origin": before.origin if before else new.run_id,
         "continues": before.run_id if before else None,
+        "thread": before.thread if before else (new.thread or new.run_id),
+        "key": new.key,
+        "fingerprint": new.fingerprint,
+        "viewer": new.viewer,
+        "viewer_lease_ms": millis(new.viewer_lease),
+        "opening": steps.opening(1).payload,
     }
 
 
-def _claim_columns(offer: Offer | None) -> dict[str, object]:
+def _claim_columns(new: Submission, offer: Offer | None) -> dict[str, object]:
     """What a run that starts at once gets; without an offer no agent matches and the run is queued."""
     return {
-        "agents": list(offer.agents) if offer else [],
+        "agents": list(offer.agents) if offer and new.not_before is None else [],
         "claim_token": offer.claim_token if offer else None,
         "worker": offer.worker if offer else None,
         "lease_ms": millis(offer.lease) if offer else 0,

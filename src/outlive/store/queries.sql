@@ -31,24 +31,31 @@ WHERE thread_id = :thread_id AND state IN ('queued', 'running')
 ORDER BY pos
 
 -- name: insert_run
--- The run goes straight to running if this process offers a slot for its agent and nobody else's run waits
--- for one: taking the slot then would let a busy submitter starve the queue.  A run that waits for its own
--- thread does not count: no slot would help it.
+-- The run goes straight to running, its attempt opened in its log, if this process offers a slot for its agent
+-- and nobody else's run waits for one: taking the slot then would let a busy submitter starve the queue.  A run
+-- that waits for its own thread does not count: no slot would help it.
+-- A fresh run gets a thread of its own, and takes its key, in the same statement; if the key is taken, or the
+-- thread is there, nothing happens and no row comes back.  Any other has entered its thread before.
+INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at)
+SELECT :thread_id, :tenant, :thread, 2, 0, {now}
+WHERE :fresh AND (:key IS NULL OR NOT EXISTS (SELECT 1 FROM run_keys WHERE tenant = :tenant AND key = :key))
+ON CONFLICT (tenant, external_id) DO NOTHING;
 INSERT INTO runs (
     run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy,
     on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
-    state, epoch, claim_token, worker, lease_until, renewed_at, started_at)
+    state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
 SELECT
-    :run_id, :tenant, :thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
+    :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
     :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
     CASE WHEN start.now THEN 'running' ELSE 'queued' END,
+    CASE WHEN start.now THEN 1 ELSE 0 END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
     CASE WHEN start.now THEN :claim_token END,
     CASE WHEN start.now THEN :worker END,
     CASE WHEN start.now THEN {now} + :lease_ms END,
     CASE WHEN start.now THEN {now} END,
     CASE WHEN start.now THEN {now} END
-FROM (
+FROM threads AS place, (
     SELECT :agent {in:agents} AND NOT EXISTS (
         SELECT 1 FROM runs r
         WHERE r.state = 'queued' AND r.agent {in:agents} AND (r.not_before IS NULL OR r.not_before <= {now})
@@ -58,11 +65,90 @@ FROM (
                     AND (o.state = 'running'
                         OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
     ) AS now) AS start
-WHERE true
+WHERE place.thread_id = :thread_id
 ON CONFLICT (run_id) DO NOTHING
 RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    stop_requested_at, stop_reason, created_at, started_at, ended_at
+    stop_requested_at, stop_reason, created_at, started_at, ended_at;
+UPDATE threads SET last_seq = last_seq + (SELECT last_seq FROM runs WHERE run_id = :run_id)
+WHERE thread_id = :thread_id
+RETURNING last_seq AS thread_seq;
+INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+SELECT r.run_id, 1, r.thread_id, t.last_seq, 1, 'attempt', NULL, :opening, {now}
+FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+WHERE r.run_id = :run_id AND r.state = 'running';
+INSERT INTO run_keys (tenant, key, fingerprint, run_id, created_at)
+SELECT :tenant, :key, :fingerprint, :run_id, {now}
+WHERE :fresh AND :key IS NOT NULL;
+INSERT INTO presence (viewer, run_id, joined_at, lease_until, last_seq)
+SELECT :viewer, :run_id, {now}, {now} + :viewer_lease_ms, 0
+WHERE :viewer IS NOT NULL
+ON CONFLICT (viewer) DO UPDATE SET lease_until = {now} + :viewer_lease_ms, left_at = NULL, cause = NULL
+
+-- name: insert_run [postgresql]
+WITH start AS MATERIALIZED (
+    SELECT :agent {in:agents} AND NOT EXISTS (
+        SELECT 1 FROM runs r
+        WHERE r.state = 'queued' AND r.agent {in:agents} AND (r.not_before IS NULL OR r.not_before <= {now})
+            AND NOT EXISTS (
+                SELECT 1 FROM runs o
+                WHERE o.thread_id = r.thread_id AND o.state IN ('queued', 'running')
+                    AND (o.state = 'running'
+                        OR (o.pos < r.pos AND (o.not_before IS NULL OR o.not_before <= {now}))))
+    ) AS now
+), taken AS (
+    INSERT INTO run_keys (tenant, key, fingerprint, run_id, created_at)
+    SELECT :tenant, CAST(:key AS text), :fingerprint, :run_id, {now}
+    WHERE :fresh AND CAST(:key AS text) IS NOT NULL
+    ON CONFLICT (tenant, key) DO NOTHING
+    RETURNING run_id
+), fresh AS (
+    INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at)
+    SELECT :thread_id, :tenant, :thread, 2, CASE WHEN start.now THEN 1 ELSE 0 END, {now} FROM start
+    WHERE :fresh AND (CAST(:key AS text) IS NULL OR EXISTS (SELECT 1 FROM taken))
+    ON CONFLICT (tenant, external_id) DO NOTHING
+    RETURNING thread_id
+), place AS (
+    SELECT thread_id FROM fresh UNION ALL SELECT CAST(:thread_id AS text) WHERE NOT :fresh
+), run AS (
+    INSERT INTO runs (
+        run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy,
+        on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
+        state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
+    SELECT
+        :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
+        :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+        CASE WHEN start.now THEN 'running' ELSE 'queued' END,
+        CASE WHEN start.now THEN 1 ELSE 0 END,
+        CASE WHEN start.now THEN 1 ELSE 0 END,
+        CASE WHEN start.now THEN :claim_token END,
+        CASE WHEN start.now THEN :worker END,
+        CASE WHEN start.now THEN {now} + :lease_ms END,
+        CASE WHEN start.now THEN {now} END,
+        CASE WHEN start.now THEN {now} END
+    FROM place, start
+    ON CONFLICT (run_id) DO NOTHING
+    RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
+        not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
+        stop_requested_at, stop_reason, created_at, started_at, ended_at
+), thread AS (
+    UPDATE threads SET last_seq = threads.last_seq + 1
+    FROM run WHERE threads.thread_id = run.thread_id AND run.state = 'running' AND NOT :fresh
+    RETURNING threads.last_seq
+), opened AS (
+    INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+    SELECT run.run_id, 1, run.thread_id, coalesce((SELECT last_seq FROM thread), 1), 1, 'attempt', NULL,
+        :opening, {now}
+    FROM run WHERE run.state = 'running'
+), watched AS (
+    INSERT INTO presence (viewer, run_id, joined_at, lease_until, last_seq)
+    SELECT CAST(:viewer AS text), run.run_id, {now}, {now} + :viewer_lease_ms, 0
+    FROM run WHERE CAST(:viewer AS text) IS NOT NULL
+    ON CONFLICT (viewer) DO UPDATE SET lease_until = {now} + :viewer_lease_ms, left_at = NULL, cause = NULL
+)
+SELECT run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
+    not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
+    stop_requested_at, stop_reason, created_at, started_at, ended_at FROM run
 
 -- ------------------------------------------------------------------ command: stop
 

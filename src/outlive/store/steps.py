@@ -5,12 +5,11 @@ Like the moves themselves these are generators of statements; each assumes the l
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 
 from outlive import errors, failpoints
-from outlive.model import Claim, EventKind, NewEvent, Offer, Row, Run, Verdict, millis
+from outlive.model import Claim, EventKind, NewEvent, Offer, Run, Verdict, millis
 from outlive.states import State
 from outlive.store.script import Statement, Steps, statement
 
@@ -55,20 +54,17 @@ def claim_one(run_id: str, thread_id: str, offer: Offer) -> Steps[bool]:
     return True
 
 
-def open_attempt(run: Run, lease_ms: int) -> Steps[Run]:
-    """Open the attempt of a run that has just been claimed in its log; returns the run as it is then."""
-    row = yield from _open(run.claim, run.last_seq, lease_ms)
-    return dataclasses.replace(run, last_seq=row["last_seq"], lease_until=row["lease_until"] / 1000)
+def opening(epoch: int) -> NewEvent:
+    """The event with which an attempt begins."""
+    return NewEvent(kind=EventKind.ATTEMPT, payload=json.dumps({"epoch": epoch}))
 
 
-def _open(holder: Claim, last_seq: int, lease_ms: int) -> Steps[Row]:
-    opening = NewEvent(kind=EventKind.ATTEMPT, payload=json.dumps({"epoch": holder.epoch}))
-    stored = yield append_to(holder, (opening,), last_seq, lease_ms)
+def _open(holder: Claim, last_seq: int, lease_ms: int) -> Steps[None]:
+    stored = yield append_to(holder, (opening(holder.epoch),), last_seq, lease_ms)
     if not stored:
         # The lease was over before the attempt was in the log: without this the run would be driven and
         # its log would never say so.
         raise errors.Fenced(LATE, run_id=holder.run_id)
-    return stored[0]
 
 
 def append_to(holder: Claim, batch: Sequence[NewEvent], expected: int, lease_ms: int) -> Statement:
