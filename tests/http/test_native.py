@@ -11,7 +11,8 @@ import native_service
 import pytest
 from native_service import STREAM, Service, data, seqs
 
-from outlive import seams
+from outlive import seams, signals
+from outlive.testing import hearing
 
 
 def accepted(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -258,10 +259,15 @@ async def test_health_and_readiness_are_told_without_a_tenant(service: Service) 
     assert ready == {"status": "ready", "agents": ["chat", "count", "echo", "failing", "gated"]}
 
 
-async def test_a_service_that_is_told_to_end_lives_but_takes_no_more(database: str) -> None:
+async def test_S09_a_service_that_is_told_to_end_hands_back_at_once_and_takes_no_more(database: str) -> None:
     async with native_service.serving(database) as service:
         run = await service.ended()
+        live = await service.create("gated", "g")
+        heard = hearing.Hearing(service.outlive.signals)
         service.outlive.shutdown.set()
+        await heard.of(signals.RunHandedBack, run_id=live["run_id"])
+        record = accepted(await service.http.get(f"/runs/{live['run_id']}"), 200)
+        assert (record["state"], record["losses"]) == ("queued", 0)
         assert accepted(await service.http.get("/health"), 200) == {"status": "ok"}
         for answer in (
             await service.http.get("/ready"),
