@@ -137,6 +137,12 @@ class Bench:
     async def expired(self, **changes: Any) -> Run:
         """A run whose holder's lease is over by the database's clock."""
         run = await self.queued(**changes)
+        taken = await self.claim_and_expire()
+        assert taken.run_id == run.run_id, "another run was claimed"
+        return taken
+
+    async def claim_and_expire(self) -> Run:
+        """Claim the next run and wait until its lease is over."""
         taken = None
         async with asyncio.timeout(WITHIN):
             while taken is None:
@@ -144,7 +150,6 @@ class Bench:
                     taken = await self.claim(lease=SHORT)
                 except errors.Fenced:
                     continue  # the machine stood still for longer than the lease
-        assert taken.run_id == run.run_id, "another run was claimed"
         assert taken.lease_until is not None
         await self.until(taken.lease_until)
         return taken

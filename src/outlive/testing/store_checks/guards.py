@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from outlive import errors, policy, seams
-from outlive.model import Claim, Run, StopOutcome, Swept, Verdict
+from outlive.model import Claim, Offer, Run, StopOutcome, Swept, Verdict
 from outlive.states import Guard, Move, Reason, State
-from outlive.store import moves
-from outlive.store.script import Script
+from outlive.store import moves, steps
+from outlive.store.script import Script, Steps, script, statement
 from outlive.testing.store_checks.bench import (
     LEASE,
     Bench,
@@ -163,6 +163,35 @@ async def the_first_in_the_queue_is_the_first_to_run(bench: Bench) -> None:
     assert [run.run_id for run in taken] == [first.run_id, elsewhere.run.run_id]
 
 
+@script()
+def claim_this(run: Run, offer: Offer) -> Steps[bool]:
+    """Claim one run, whatever the queue says of it."""
+    yield statement("lock_thread", thread_id=run.thread_id)
+    return (yield from steps.claim_one(run.run_id, run.thread_id, offer))
+
+
+@script(reads=True)
+def listed(agent: str) -> Steps[list[str]]:
+    """The runs that a worker would try to claim."""
+    rows = yield statement("claimable", agents=[agent], limit=100)
+    return [row["run_id"] for row in rows]
+
+
+@check((Move.CLAIM, Guard.LOWEST_POS), (Move.CLAIM, Guard.THREAD_FREE))
+async def the_claim_itself_looks_at_the_queue_again(bench: Bench) -> None:
+    """What was claimable when the queue was read may not be any more; and the queue lists nothing else."""
+    first, second = await bench.queued(thread="t"), await bench.queued(thread="t")
+    assert await bench.one.read(listed(bench.agent)) == [first.run_id]
+    assert not await bench.one.write(claim_this(second, bench.offer()))
+    assert await bench.one.write(claim_this(first, bench.offer()))
+    assert await bench.one.read(listed(bench.agent)) == []
+    assert not await bench.one.write(claim_this(first, bench.offer()))
+    assert not await bench.one.write(claim_this(second, bench.offer()))
+    later = await bench.queued(thread="u", not_before=await bench.clock() + 3600)
+    assert not await bench.one.write(claim_this(later, bench.offer()))
+    assert (await bench.run(second.run_id)).state is State.QUEUED
+
+
 @check((Move.CLAIM, Guard.NOT_STOPPED))
 async def a_queued_run_with_a_stop_request_is_not_claimed(bench: Bench) -> None:
     """However it came to be, such a row is not begun again; a stop still ends it."""
@@ -205,14 +234,28 @@ async def a_run_that_moved_on_is_spared(bench: Bench) -> None:
     suspect = await bench.suspect(run)
     assert await bench.one.write(moves.sweep(suspect, early=False)) is Swept.REQUEUED
     assert await bench.two.write(moves.sweep(suspect, early=True)) is Swept.SPARED
-    again = await bench.claim()
-    assert again is not None
+    again = await bench.claim_and_expire()
     assert await bench.two.write(moves.sweep(suspect, early=True)) is Swept.SPARED
+    assert (await bench.run(run.run_id)).epoch == 3
+    assert await bench.renew([again.claim]) != []
     now = await bench.suspect(again)
     await bench.settle(again)
     assert await bench.two.write(moves.sweep(now, early=True)) is Swept.SPARED
     ended = await bench.run(run.run_id)
     assert (ended.state, ended.epoch, ended.losses) == (State.SUCCEEDED, 3, 1)
+
+
+@check((Move.SETTLE, Guard.STATE))
+async def a_holder_cannot_settle_on_what_is_not_its_to_give(bench: Bench) -> None:
+    """Live states are no verdict, and only a sweep abandons: a mistake of the caller, and nothing written."""
+    run = await bench.running()
+    for state in (State.QUEUED, State.RUNNING, State.ABANDONED):
+        try:
+            await bench.settle(run, state)
+        except ValueError:
+            continue
+        raise AssertionError(f"a holder settled on {state}")
+    assert await bench.run(run.run_id) == run
 
 
 @check((Move.SWEEP, Guard.LOSSES_LEFT), (Move.SWEEP, Guard.LOSSES_SPENT))
