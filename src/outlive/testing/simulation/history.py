@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlive import signals
+
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
@@ -129,7 +131,7 @@ class History:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     faults: list[FaultSpan] = field(default_factory=list)
     yielded: list[Yielded] = field(default_factory=list)
-    notes: list[tuple[float, str, str]] = field(default_factory=list)
+    notes: list[tuple[float, str, signals.Happening]] = field(default_factory=list)
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     final_runs: list[dict[str, Any]] = field(default_factory=list)

@@ -30,12 +30,13 @@ POLICIES: Mapping[str, policy.RunPolicy] = {
 
 @dataclass(eq=False)
 class Process:
-    """One incarnation of one machine's process; a restart makes another."""
+    """One incarnation of one machine's process; a restart makes another.  ``name`` tells both: ``p0.2``."""
 
-    name: str
+    machine: str
     fleet: Fleet
     incarnation: int
     skew: float = 0.0
+    name: str = field(init=False)
     sandbox: Sandbox = field(init=False)
     happenings: signals.Signals = field(init=False)
     up: bool = True
@@ -43,6 +44,7 @@ class Process:
 
     def __post_init__(self) -> None:
         loop, dice = self.fleet.loop, self.fleet.dice
+        self.name = f"{self.machine}.{self.incarnation}"
         self.sandbox = Sandbox(self.name, loop)
         self.happenings = signals.Signals(listeners=(self._note,))
         local = seams.Seams(
@@ -71,7 +73,7 @@ class Process:
         return self.worker.id
 
     def _note(self, happening: signals.Happening) -> None:
-        self.fleet.history.notes.append((self.fleet.loop.time(), self.name, repr(happening)))
+        self.fleet.history.notes.append((self.fleet.loop.time(), self.name, happening))
 
     def start(self) -> None:
         """Begin working; each duty in the process's own sandbox."""
@@ -132,13 +134,13 @@ class Fleet:
         self.provider = Provider(self.history, self.loop.time)
         self.new_id = _counting_ids(self.dice)
 
-    def start(self, name: str) -> Process:
-        """Start a process, or its next incarnation."""
-        before = self.current.get(name)
-        process = Process(name, self, before.incarnation + 1 if before else 1)
+    def start(self, machine: str) -> Process:
+        """Start a machine's process, or the next incarnation of it."""
+        before = self.current.get(machine)
+        process = Process(machine, self, before.incarnation + 1 if before else 1)
         if before is not None:
             process.skew = before.skew
-        self.current[name] = process
+        self.current[machine] = process
         self.all.append(process)
         process.start()
         return process

@@ -147,12 +147,12 @@ async def _strike(strike: Strike, fleet: Fleet) -> None:
     await asyncio.sleep(strike.at)
     if strike.process == BUSIEST:
         busiest = max(fleet.current.values(), key=lambda process: len(process.worker.driving))
-        strike = dataclasses.replace(strike, process=busiest.name)
+        strike = dataclasses.replace(strike, process=busiest.machine)
     process = fleet.current[strike.process]
     if process.up:
         if strike.on is not None and not await _sprung(process, strike.on):
             return
-        span = FaultSpan(fleet.loop.time(), math.inf, strike.fault.value, strike.process)
+        span = FaultSpan(fleet.loop.time(), math.inf, strike.fault.value, process.name)
         fleet.history.faults.append(span)
         await _STRIKES[strike.fault](strike, process, fleet)
         span.end = fleet.loop.time()

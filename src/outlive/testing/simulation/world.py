@@ -56,7 +56,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run a callback at a time; at once if that has passed."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)

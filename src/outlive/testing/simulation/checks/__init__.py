@@ -1,0 +1,1 @@
+"""The checks that a history has to pass, by what they are about."""
