@@ -10,8 +10,9 @@ import pytest
 
 import outlive
 from core import record, support
-from outlive import lease, runtime, signals
-from outlive.model import EventKind
+from outlive import errors, lease, runtime, signals
+from outlive.model import EventKind, Renewed
+from outlive.store import reads
 from outlive.testing.postgres import PostgresServer
 
 PATIENT = lease.Timing(lease=60.0, renew_every=0.5)
@@ -101,7 +102,7 @@ async def test_S17_a_database_that_stays_away_for_longer_than_a_lease_costs_an_a
 
 
 async def test_a_restart_of_the_database_is_no_proof_that_anybody_died(
-    own_server: PostgresServer, own_database: str
+    own_server: PostgresServer, own_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drops every token of a healthy fleet: taking those for dead would double all work at once."""
     go_on = asyncio.Event()
@@ -111,19 +112,35 @@ async def test_a_restart_of_the_database_is_no_proof_that_anybody_died(
         yield 1
         await go_on.wait()
 
+    async def still_away() -> None:
+        raise OSError("not back yet")
+
+    def not_renewed(claims: Any, seconds: float) -> list[Renewed]:
+        raise errors.StoreUnavailable
+
     async with (
         support.serving(own_database, agent, timing=PATIENT) as served,
         support.serving(own_database, agent, timing=PATIENT, slots=0) as other,
     ):
         listening = support.heard(served, other)
-        runs = [(await served.submit("agent")).run.run_id for _ in range(5)]
-        for run_id in runs:
-            await support.seen(served, run_id, 1)
+        run_id = (await served.submit("agent")).run.run_id
+        await support.seen(served, run_id, 1)
+        monkeypatch.setattr(served.store, "renew", not_renewed)
+        monkeypatch.setattr(served.store._direct, "_connect", still_away)  # type: ignore[attr-defined]
         await asyncio.to_thread(restart, own_server)
+        await support.until(lambda: other.store._direct.listening)  # type: ignore[attr-defined]
+        missed = round(PATIENT.renew_every * 1.6 * 1000)
+        async with asyncio.timeout(support.WITHIN):
+            while not (  # noqa: ASYNC110 - the database sets no event
+                suspects := await other.store.read(reads.suspects(missed, 10))
+            ):
+                await asyncio.sleep(0)
+        workers = {suspect.worker for suspect in suspects}
+        assert await other.store.dead(workers) == workers  # so it seems
         for _ in range(3):
             assert await other._sweeper.sweep_once() == 0
+        monkeypatch.undo()
         go_on.set()
-        for run_id in runs:
-            events = await support.story(other, run_id)
-            assert {event.epoch for event in events} == {1}
-        assert listening.all(signals.RunSwept) == []
+        events = await support.story(other, run_id)
+    assert {event.epoch for event in events} == {1}
+    assert listening.all(signals.RunSwept) == []
