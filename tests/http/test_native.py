@@ -6,11 +6,13 @@ import asyncio
 import json
 from typing import Any
 
+import fastapi
 import httpx
 import native_service
 import pytest
 from native_service import STREAM, Service, data, seqs
 
+import outlive
 from outlive import seams, signals
 from outlive.testing import hearing
 
@@ -400,3 +402,30 @@ async def test_the_last_viewer_of_a_stream_that_leaves_stops_a_run_that_says_so(
     record = accepted(await service.http.get(f"/runs/{run_id}"), 200)
     assert (record["state"], record["reason"]) == ("stopped", "disconnect")
     assert events_[-1].data["reason"] == "disconnect"
+
+
+async def test_a_handler_goes_on_with_the_run_that_continues_the_one_in_the_cursor(service: Service) -> None:
+    body, key = {"agent": "chat", "input": "g"}, {"Idempotency-Key": "k"}
+    async with service.stream("/runs", method="POST", json=body, headers=key) as (_, events):
+        old = await anext(events)
+    run_id = old.id.partition(":")[0]
+    async with asyncio.timeout(native_service.WITHIN):
+        async for _event in service.outlive.follow(run_id, tenant=None):
+            pass
+    app = fastapi.FastAPI()
+    outlive.problems(app)
+
+    @app.get("/stream")
+    async def stream(run: str, cursor: str) -> outlive.EventStream:
+        return outlive.stream(service.outlive, await service.outlive.run(run, tenant=None), after=cursor)
+
+    service.gate("g").set()
+    again = accepted(await service.http.post("/runs", json=body, headers=key), 201)
+    assert (again["admitted"], again["continues"]) == ("continued", run_id)
+    async with native_service.listening(app) as port:
+        url = f"http://127.0.0.1:{port}/stream"
+        went_on = await service.follow(url, params={"run": again["run_id"], "cursor": old.id})
+        assert data(went_on) == ["before", "after"]
+        for cursor in (f"{seams.new_id()}:1", f"{again['run_id']}:99"):
+            answer = await service.http.get(url, params={"run": again["run_id"], "cursor": cursor})
+            refused(answer, 400, "invalid_cursor")

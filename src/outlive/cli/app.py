@@ -18,8 +18,8 @@ import outlive
 from outlive import errors
 from outlive.cli import runs, serving
 
-LATER = {"probe": "probe", "lab": "all"}
-"""Commands that are imported when they are asked for, for they are large, and the extra that each needs."""
+LATER = ("probe", "lab")
+"""Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
 
 
 class _Commands(TyperGroup):
@@ -65,7 +65,7 @@ def _missing_command(name: str, missing: ModuleNotFoundError) -> Any:
     def refuse() -> None:
         raise errors.Misconfigured(
             f"outlive {name} needs {missing.name}, which is not installed.",
-            hint=f"Run: pip install 'outlive[{LATER[name]}]'",
+            hint=f"Run: pip install 'outlive[{name}]'",
         )
 
     stand_in = typer.Typer()

@@ -235,13 +235,14 @@ def stream(
     """Return a response that streams a run's events to its end, for any handler of yours.
 
     The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.
-    ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start.  While
-    the stream is open the run counts as watched; ``viewer`` names the viewer that a submit of this very run
-    recorded.  ``rotate`` ends the stream with a hint to connect again after so many seconds.
+    ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start, and so
+    is a cursor of the run that this one continues.  While the stream is open the run counts as watched;
+    ``viewer`` names the viewer that a submit of this very run recorded.  ``rotate`` ends the stream with a
+    hint to connect again after so many seconds.
 
     Raises ``InvalidCursor``.
     """
-    position = _position(run, str(after), _CURSOR) if after else 0
+    position = _position(run, str(after), _CURSOR) if after and not _of_the_one_before(run, after) else 0
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=position)
 
     async def closed(how: sse.Close) -> None:
@@ -301,6 +302,10 @@ def _position(run: Run, cursor: str, place: str) -> int:
         failure.field = place
         raise
     return after
+
+
+def _of_the_one_before(run: Run, after: int | str) -> bool:
+    return run.continues is not None and str(after).strip().rpartition(":")[0] == run.continues
 
 
 def _at_the_end(run: Run, after: int) -> bool:
