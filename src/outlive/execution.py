@@ -273,9 +273,10 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     step = moves.settle(
         claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
     )
-    await around.keeper.write(attempt.held, step)
+    others_wait = await around.keeper.write(attempt.held, step)
     around.happenings.emit(signals.RunEnded(run_id=claim.run_id, state=verdict.state, reason=verdict.reason))
-    around.store.announce(wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id), wakeup.QUEUE)
+    topics = (wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id))
+    around.store.announce(*topics, *((wakeup.QUEUE,) if others_wait else ()))
 
 
 def _refused(attempt: Attempt, write: signals.Write) -> None:

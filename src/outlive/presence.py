@@ -7,6 +7,7 @@ count as gone.  What their going means is ``disconnect``'s to say, never this fi
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
@@ -57,8 +58,13 @@ class Presence:
             return
         step = watching.join(viewer.name, viewer.run_id, self._lease, viewer.seen)
         joining = self._joining[viewer] = self._spawn(self._store.write(step))
-        joining.add_done_callback(lambda _: self._joining.pop(viewer, None))
+        joining.add_done_callback(functools.partial(self._joined, viewer))
         await asyncio.shield(joining)
+
+    def _joined(self, viewer: Viewer, joining: asyncio.Task[None]) -> None:
+        self._joining.pop(viewer, None)
+        if not joining.cancelled():
+            joining.exception()  # whoever waited for it may be gone: the loop would complain at some later time
 
     def leave(self, viewer: Viewer, cause: Left) -> None:
         """Record that a viewer left, in a task of its own: the caller is often being cancelled.
@@ -78,7 +84,8 @@ class Presence:
         except errors.Unavailable as failure:
             # Its lease runs out by itself; nothing is lost but promptness.
             self._signals.emit(signals.BackgroundFailed(duty="leaving", error=str(failure)))
-        self._store.announce(wakeup.VIEWERS)
+        if cause is not Left.END:  # the run is over then: nobody's leaving can stop it
+            self._store.announce(wakeup.VIEWERS)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -57,7 +57,7 @@ class Worker:
     def withdraw(self, offer: Offer) -> None:
         """Give a reserved slot back."""
         self._reserved.discard(offer.claim_token)
-        self._around.store.hub.wake((wakeup.QUEUE,))
+        self._freed()
 
     def start(self, run: Run, offer: Offer, since: float) -> None:
         """Drive a run that ``offer`` claimed; ``since`` was read before the claim was sent."""
@@ -88,13 +88,18 @@ class Worker:
             self._around.happenings.emit(
                 signals.FinalisationFailed(run_id=run.run_id, epoch=run.epoch, error=repr(failure))
             )
-        self._around.store.hub.wake((wakeup.QUEUE,))
+        self._freed()
 
     def _returned(self, task: asyncio.Task[agents.Outcome | None]) -> None:
         self._leaked.discard(task)
         if not task.cancelled():
             task.exception()  # its run has ended long ago; reading it keeps the loop from complaining
-        self._around.store.hub.wake((wakeup.QUEUE,))
+        self._freed()
+
+    def _freed(self) -> None:
+        """Look for a run if this slot is the only free one: while there was another, none had to wait."""
+        if self.free <= 1:
+            self._around.store.hub.wake((wakeup.QUEUE,))
 
     # ------------------------------------------------------------ claiming
 

@@ -269,9 +269,10 @@ def _mine(run: Run | None, holder: Claim, state: State = State.RUNNING, step: in
 
 
 @script(single=True)
-def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[None]:
+def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[bool]:
     """Record the holder's verdict with its last events; raises ``Fenced`` if the claim no longer stands.
 
+    Returns whether other runs of its thread may now go on, for all that this transaction can see.
     ``raise_epoch`` also shuts out the holder itself: an agent that has not returned may still write.
     Raises ``ValueError`` for a state that no holder may settle on.
     """
@@ -289,12 +290,13 @@ def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = F
         step=step,
     )
     if rows:
-        return
+        return bool(rows[0]["others_wait"])
     run = yield from steps.own(holder.run_id)
     events = (*verdict.tail, steps.end_event(verdict))
     ours = _mine(run, holder, verdict.state, step)
     if not (ours and (yield from steps.already_stored(holder.run_id, events, expected))):
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
+    return True
 
 
 @script()

@@ -266,7 +266,8 @@ WHERE run_id = :run_id AND epoch = :epoch AND state = :from_state AND last_seq =
     AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {now}))
 RETURNING last_seq;
 UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
-RETURNING last_seq AS thread_seq;
+RETURNING last_seq AS thread_seq, EXISTS (
+    SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait;
 INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
 SELECT :run_id, :expected + 1 + e.key, :thread_id,
     (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
@@ -302,7 +303,9 @@ WITH locked AS MATERIALIZED (
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
-SELECT run.last_seq, thread.thread_seq FROM run, thread
+SELECT run.last_seq, thread.thread_seq, EXISTS (
+    SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait
+FROM run, thread
 
 -- name: hand_back
 -- The claim token stays, worth nothing in a queued run, so that a repeat recognises its own work.
