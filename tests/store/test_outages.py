@@ -122,9 +122,14 @@ async def test_a_connection_cut_around_a_commit_loses_and_repeats_nothing(when: 
             settle = moves.settle(again.claim, Verdict(state=State.STOPPED), again.last_seq)
             await cut_at(b"MATERIALIZED", settle)
             assert kinds(await bench.events(run.run_id)) == ["attempt", *["chunk"] * 3, "attempt", "end"]
+            new, offer = bench.submission(key="l", viewer="v"), bench.offer()
+            begun = await cut_at(b"MATERIALIZED", moves.begin(new, offer))
+            assert (begun is None) == (when is Cut.AFTER), "a begin that finds its run made leaves the answer"
+            answer = begun or await store.write(moves.submit(new, offer))
+            assert (answer.run.run_id, answer.claimed) == (new.run_id, True)
     now = snapshot(empty_dsn)
     assert faults(now) == []
-    assert len(now.runs) == 1
+    assert len(now.runs) == 2
 
 
 async def test_a_reader_whose_connection_is_cut_reads_again(empty_dsn: str) -> None:

@@ -152,7 +152,14 @@ async def test_a_lost_reply_of_any_move_is_repeated_without_a_trace(point: str, 
     await lost(moves.stop(run.run_id, None, Reason.REQUESTED))
     await lost(moves.settle(again.claim, Verdict(state=State.STOPPED), again.last_seq))
     assert kinds(await bench.events(run.run_id)) == ["attempt", *["chunk"] * 3, "attempt", "end"]
-    assert await bench.sql("SELECT count(*) FROM runs") == [(1,)]
+    new, offer = bench.submission(key="l", viewer="v"), bench.offer()
+    begun = await lost(moves.begin(new, offer))
+    assert (begun is None) == (point == "sqlite.committed"), (
+        "a begin that finds its run made leaves the answer"
+    )
+    answer = begun or await bench.one.write(moves.submit(new, offer))
+    assert (answer.run.run_id, answer.claimed) == (new.run_id, True)
+    assert await bench.sql("SELECT count(*) FROM runs") == [(2,)]
 
 
 async def test_a_programming_error_is_not_taken_for_a_database_that_is_busy(store: SqliteStore) -> None:

@@ -241,7 +241,13 @@ class Moves(RuleBasedStateMachine):
             not_before=4e9 if later else None,
         )
         first = self.now.runs.get(self.now.keys.get((TENANT, key), ""))
-        value, before, after = self.make(Move.SUBMIT, moves.submit(new, self.offer() if slot else None))
+        offer = self.offer() if slot else None
+        value, before, after = None, self.now, self.now
+        if new.thread is None:
+            value, before, after = self.make(Move.SUBMIT, moves.begin(new, offer))
+            assert (value is None) == (first is not None)
+        if value is None:
+            value, before, after = self.make(Move.SUBMIT, moves.submit(new, offer))
         if isinstance(value, errors.KeyConflict):
             assert first is not None
         elif isinstance(value, errors.ThreadBusy):
@@ -411,7 +417,7 @@ class Moves(RuleBasedStateMachine):
 SETTINGS = hypothesis.settings(
     parent=hypothesis.settings.get_profile("outlive"),
     derandomize=True,
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=60,
     phases=(hypothesis.Phase.generate,),  # shrinking replays hundreds of histories; add it to look for one
     suppress_health_check=list(hypothesis.HealthCheck),
