@@ -10,6 +10,7 @@ import fastapi
 import httpx
 import native_service
 import pytest
+import sse_clients
 from native_service import STREAM, Service, data, seqs
 
 import outlive
@@ -367,7 +368,24 @@ async def test_events_are_read_by_pages_of_JSON(service: Service) -> None:
     ]
 
 
-async def test_an_agents_error_is_in_the_stream_and_in_the_record_without_its_text(service: Service) -> None:
+async def test_S16_every_client_reads_every_payload_exactly(service: Service) -> None:
+    run = await service.ended("echo", sse_clients.PAYLOADS)
+    path = f"/runs/{run['run_id']}/events"
+    raw = (await service.http.get(path, headers=STREAM)).content
+    assert raw.isascii()
+    assert b"\r" not in raw
+    by_sdk = [part for part, event, _ in sse_clients.read_by_langgraph_sdk(raw) if event == "chunk"]
+    by_httpx = [event.data for event in sse_clients.read_by_httpx_sse(raw) if event.event == "chunk"]
+    assert [part["data"] for part in by_sdk] == [sse_clients.PAYLOADS]
+    assert [json.loads(text)["data"] for text in by_httpx] == [sse_clients.PAYLOADS]
+    page = (await service.http.get(path, headers={"Accept": "application/json"})).content
+    assert page.isascii()
+    assert [event["data"] for event in json.loads(page)["events"]][1] == sse_clients.PAYLOADS
+
+
+async def test_S17_an_agents_error_is_in_the_stream_and_in_the_record_without_its_text(
+    service: Service,
+) -> None:
     run = await service.ended("failing")
     assert run["state"] == "failed"
     assert run["error"]["type"] == "LookupError"
