@@ -81,7 +81,7 @@ class Clients:
         key = op.key
         if key.startswith("shared"):  # one intent, one body: whoever shares the key means the same
             body = {"steps": 2, "pace": 0.4, "chunks": 1, "fails_at": 0 if op.strays else None}
-            op_agent, thread = "job", "t0"
+            op_agent, thread = "job", None if key == "shared0" else "t0"
         else:
             op_agent, thread = op.agent, op.thread
         viewer = f"v{op.number}" if watched else None

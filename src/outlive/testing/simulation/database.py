@@ -48,8 +48,21 @@ class Weather:
     slow: float = 1.0
     hints_lost: float = 0.0
     hints_repeated: float = 0.0
-    trap: str | None = None
+    traps: list[Trap] = field(default_factory=list)
+
+    @property
+    def fair(self) -> bool:
+        """True if nothing is wrong with the database and the way to it."""
+        return not self.cut_off and not self.lost_replies and not self.failed_commits and self.slow == 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Trap:
+    """Waits for one write of a kind, and holds it up for a moment in which a fault can strike."""
+
+    script: str
     sprung: asyncio.Event = field(default_factory=asyncio.Event)
+    by: Process | None = None
 
 
 class Database:
@@ -223,10 +236,12 @@ class SimulatedStore:
         await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
         if weather.cut_off:
             raise retry.Transient("cut off")
-        if script.name == weather.trap:
-            weather.trap = None
-            weather.sprung.set()
-            await asyncio.sleep(0.0001)  # the fault strikes here, whatever it is
+        for trap in weather.traps:
+            if trap.script == script.name and trap.by is None:
+                trap.by = self.process
+                trap.sprung.set()
+                await asyncio.sleep(0.0001)  # the fault strikes here, whatever it is
+                break
         if self.weather.cut_off and script.name != "claim":
             raise retry.Transient("cut off")
         failed = not script.reads and rolls.random() < weather.failed_commits

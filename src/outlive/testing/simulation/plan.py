@@ -14,7 +14,7 @@ from outlive.testing.simulation.process import POLICIES
 
 PROCESSES = ("p0", "p1", "p2")
 BUSIEST = "busiest"
-"""Whichever process drives most when the fault strikes."""
+"""Whichever process drives most when the fault strikes, or makes the write that it waits for first."""
 SPAN = 10.0
 """Virtual seconds in which clients begin and faults strike."""
 
@@ -52,7 +52,17 @@ LASTS = {
     Fault.STALL: (0.5, 2.0, 5.0, 9.0),
     Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0),
 }
-WRITES = ("append", "save", "settle", "claim", "submit", "hand_back", "sweep")
+WRITES = {
+    "append": 2,
+    "save": 2,
+    "settle": 3,
+    "claim": 2,
+    "submit": 1,
+    "begin": 1,
+    "hand_back": 1,
+    "sweep": 1,
+}
+"""Writes that a fault may wait for, and how often it does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +76,7 @@ class Op:
     at: float
     want: Want
     via: str
-    thread: str = ""
+    thread: str | None = None
     agent: str = ""
     key: str = ""
     steps: int = 0
@@ -116,21 +126,22 @@ def generate(seed: int) -> Plan:
 
 def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
     want = rolls.choices(tuple(Want), (6, 3, 3, 1, 3))[0]
-    leaves = rolls.choice((None, None, 0, 1, 2, 4))
+    leaves = rolls.choice((None, None, 0, 0, 1, 2, 4))
+    pace = rolls.choice((0.0, 0.3, 1.0, 2.0, 3.0, 4.0, 6.0))
     return Op(
         number=number,
         at=rolls.random() * SPAN,
         want=want,
         via=rolls.choice(PROCESSES),
-        thread=rolls.choice(threads),
+        thread=None if rolls.random() < 0.25 else rolls.choice(threads),
         agent=rolls.choice(tuple(POLICIES)),
         key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
-        steps=rolls.choice((0, 1, 2, 3, 4)),
-        pace=rolls.choice((0.0, 0.3, 1.0, 2.0, 3.0, 4.0)),
+        steps=min(rolls.choice((0, 1, 2, 3, 4)), int(12.0 / max(pace, 0.1))),
+        pace=pace,
         chunks=rolls.choice((0, 1, 3)),
         fails_at=rolls.choice((None, None, None, 1)),
         leaves_after=leaves,
-        away=None if leaves is None else rolls.choice((0.1, 0.8, 2.5, None)),
+        away=None if leaves is None else rolls.choice((0.1, 0.8, 2.5, None, None, None)),
         target=rolls.randrange(max(1, number)),
         strays=rolls.random() < 0.2,
         delayed=rolls.choice((None, None, None, 2.0)),
@@ -138,12 +149,12 @@ def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
 
 
 def _strike(rolls: random.Random) -> Strike:
-    fault = rolls.choices(tuple(Fault), (6, 3, 5, 2, 2, 2, 2, 1, 1, 1, 1, 2))[0]
+    fault = rolls.choices(tuple(Fault), (6, 3, 6, 2, 5, 2, 2, 1, 1, 1, 1, 2))[0]
     return Strike(
         at=rolls.random() * SPAN,
         fault=fault,
         process=rolls.choice((*PROCESSES, *(BUSIEST,) * 4)),
         lasts=rolls.choice(LASTS.get(fault, (0.3, 1.0, 3.0, 6.0, 9.0))),
         degree=rolls.choice((0.1, 0.4, 0.8)),
-        on=rolls.choice((None, *WRITES)) if fault in ABRUPT else None,
+        on=rolls.choices((None, *WRITES), (2, *WRITES.values()))[0] if fault in ABRUPT else None,
     )

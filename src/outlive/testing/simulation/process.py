@@ -96,6 +96,7 @@ class Process:
     async def shut_down(self) -> None:
         """End as ``runtime`` does; afterwards nothing of this process may be left at work."""
         self.up = False
+        fair = self.store.weather.fair
         await self.commands.close()
         await self.worker.shutdown(DRAIN)
         await self.presence.close()
@@ -104,6 +105,11 @@ class Process:
         await asyncio.wait(self._duties)
         await self.keeper.close()
         await self.store.close()
+        if fair and self.store.weather.fair:
+            self._account_for_slots()
+
+    def _account_for_slots(self) -> None:
+        """Nothing may be driven any more, unless the database could not be reached to hand it back."""
         if self.worker.free != SLOTS:
             self.fleet.history.leaks.append(f"{self.name} ends with {self.worker.free} of {SLOTS} slots free")
         if self.worker.driving:

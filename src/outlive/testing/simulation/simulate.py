@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from outlive.store import sql
 from outlive.testing.simulation import checker
 from outlive.testing.simulation.clients import Clients
+from outlive.testing.simulation.database import Trap
 from outlive.testing.simulation.history import EventRow, FaultSpan, History
 from outlive.testing.simulation.plan import BUSIEST, PROCESSES, Fault, Plan, Strike, generate
 from outlive.testing.simulation.process import Fleet, Process
@@ -27,7 +28,7 @@ BLOCKS = sql.load(sql.Dialect.SQLITE, bound_clock=True)
 REST = 45.0
 """Virtual seconds after the last fault within which everything must have ended."""
 TOKENS_BACK = 1.5
-TRAP_SECONDS = 4.0
+TRAP_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _look_for_leftovers(loop: VirtualLoop, history: History) -> None:
         name = getattr(task.get_coro(), "__qualname__", "?")
         if not task.done():
             history.leaks.append(f"{sandbox.name} ends with a task at work: {name}")
-        elif task._log_traceback:  # type: ignore[attr-defined]
+        elif task._log_traceback:
             history.leaks.append(f"nobody looked at the failure of {name}: {task.exception()!r}")
 
 
@@ -145,30 +146,32 @@ def _alive(fleet: Fleet) -> bool:
 
 async def _strike(strike: Strike, fleet: Fleet) -> None:
     await asyncio.sleep(strike.at)
-    if strike.process == BUSIEST:
-        busiest = max(fleet.current.values(), key=lambda process: len(process.worker.driving))
-        strike = dataclasses.replace(strike, process=busiest.machine)
-    process = fleet.current[strike.process]
-    if process.up:
-        if strike.on is not None and not await _sprung(process, strike.on):
-            return
+    process = await _victim(strike, fleet)
+    if process is not None and process.up:
+        strike = dataclasses.replace(strike, process=process.machine)
         span = FaultSpan(fleet.loop.time(), math.inf, strike.fault.value, process.name)
         fleet.history.faults.append(span)
         await _STRIKES[strike.fault](strike, process, fleet)
         span.end = fleet.loop.time()
 
 
-async def _sprung(process: Process, script: str) -> bool:
-    """Wait for the next write of that kind by the process, for a while."""
-    process.store.weather.trap = script
-    process.store.weather.sprung.clear()
+async def _victim(strike: Strike, fleet: Fleet) -> Process | None:
+    """Whom the fault strikes: the one that is named, or that is busiest, or that makes a write first."""
+    some = list(fleet.current.values()) if strike.process == BUSIEST else [fleet.current[strike.process]]
+    if strike.on is None:
+        return max(some, key=lambda process: len(process.worker.driving))
+    trap = Trap(strike.on)
+    for process in some:
+        process.store.weather.traps.append(trap)
     try:
         async with asyncio.timeout(TRAP_SECONDS):
-            await process.store.weather.sprung.wait()
+            await trap.sprung.wait()
     except TimeoutError:
-        process.store.weather.trap = None
-        return False
-    return process.up
+        return None
+    finally:
+        for process in some:
+            process.store.weather.traps.remove(trap)
+    return trap.by
 
 
 async def _kill(strike: Strike, process: Process, fleet: Fleet) -> None:
@@ -265,7 +268,7 @@ def _end(loop: VirtualLoop, fleet: Fleet) -> None:
 def _close(task: asyncio.Task[object]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     if task.done():
-        task._log_traceback = False  # type: ignore[attr-defined]
+        task._log_traceback = False
         return
     work = task.get_coro()
     for _ in range(10):

@@ -47,7 +47,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the beginning of the simulation."""
         return self._now
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Run a callback at this moment, after those that were asked for before."""
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            sandbox = handle._context.get(PROCESS)
+            sandbox = handle._context.get(PROCESS)  # type: ignore[attr-defined]
             if sandbox is None or sandbox.lets(handle):
                 handle._run()
             self._ran += 1
@@ -95,7 +95,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _advance(self, ready: deque[asyncio.Handle]) -> None:
         """Jump to the next timer, and take whatever else is due then."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
             raise StuckError("everybody waits and nothing is due")

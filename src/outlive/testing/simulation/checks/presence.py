@@ -46,7 +46,8 @@ def unwatched_runs_stop(history: History) -> Iterator[str]:
         end = ended.get(run_id, history.ended_at)
         gone = max([born[run_id], *(_left_at(got) for got in history.transcripts if got.run_id == run_id)])
         late = end - (gone + reading.grace(history, run_id))
-        if late > 6.0 and reading.calm(history, gone + 0.5, end):
+        seen_off = late > 3.5 and reading.calm(history, gone - 1.0, end)
+        if seen_off or (late > 6.0 and reading.calm(history, gone + 0.5, end)):
             yield f"{run_id[:8]} ran on for {late:.1f} s after the last viewer's grace"
 
 
