@@ -20,6 +20,8 @@ from outlive import cli
 
 WITHIN = 30.0
 HERE = pathlib.Path(__file__).parent
+PATH = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+"""Where processes find what they serve."""
 
 
 class Done(NamedTuple):
@@ -56,7 +58,7 @@ class Process:
     """A command in a process of its own, and what it said."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = os.environ | {"PYTHONPATH": str(HERE), "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
+        environment = os.environ | {"PYTHONPATH": PATH, "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "outlive", *arguments],
             env=environment,
