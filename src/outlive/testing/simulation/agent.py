@@ -57,7 +57,10 @@ def save(database: Database, holder: Claim, origin: str, step: int) -> Steps[Non
 
 
 class StepsAgent:
-    """Runs ``input["steps"]`` steps, each ``input["pace"]`` seconds, yielding ``input["chunks"]`` chunks."""
+    """Takes ``input["warm"]`` seconds to begin, then runs ``input["steps"]`` steps.
+
+    Each lasts ``input["pace"]`` seconds and yields ``input["chunks"]`` chunks.
+    """
 
     drains = True
 
@@ -69,7 +72,7 @@ class StepsAgent:
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         """Drive one attempt from the last checkpoint."""
         origin, wanted = context.run.origin, context.input
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001 + wanted["warm"])
         for step in range(self.first_step(origin), wanted["steps"]):
             if context.draining.is_set():
                 yield agents.Drained()

@@ -32,6 +32,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I2", holders.only_holders_record),
     ("I2", holders.only_holders_write),
     ("I2", holders.the_lost_stop_acting),
+    ("I2", holders.holders_let_go_in_time),
     ("I3", record.one_running_per_thread),
     ("I4", log.sequences_are_dense),
     ("I5", observers.transcripts_have_no_hole),

@@ -77,10 +77,17 @@ class Clients:
             await self._ask(again)
 
     async def _submit(self, op: Op, *, watched: bool) -> tuple[Submitted | None, str | None]:
-        body = {"steps": op.steps, "pace": op.pace, "chunks": op.chunks, "fails_at": op.fails_at}
+        body = {
+            "warm": op.warm,
+            "steps": op.steps,
+            "pace": op.pace,
+            "chunks": op.chunks,
+            "fails_at": op.fails_at,
+        }
         key = op.key
         if key.startswith("shared"):  # one intent, one body: whoever shares the key means the same
-            body = {"steps": 2, "pace": 0.4, "chunks": 1, "fails_at": 0 if op.strays else None}
+            fails_at = 0 if op.strays else None
+            body = {"warm": 0.0, "steps": 2, "pace": 0.4, "chunks": 1, "fails_at": fails_at}
             op_agent, thread = "job", None if key == "shared0" else "t0"
         else:
             op_agent, thread = op.agent, op.thread

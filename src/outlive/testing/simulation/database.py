@@ -196,6 +196,12 @@ class SimulatedStore:
     hub: Hub = field(default_factory=Hub)
     weather: Weather = field(default_factory=Weather)
     _running: set[asyncio.Task[Any]] = field(default_factory=set)
+    _writing: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while a write is on its way."""
+        return self._writing > 0
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -208,7 +214,11 @@ class SimulatedStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a script; see ``store.Transactions``."""
-        return await self._until(script, functools.partial(self._apart, script), budget)
+        self._writing += 1
+        try:
+            return await self._until(script, functools.partial(self._apart, script), budget)
+        finally:
+            self._writing -= 1
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading script; see ``store.Transactions``."""

@@ -7,11 +7,14 @@ streams of its own, so that a shorter plan meets much the same latencies.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from outlive.testing.simulation.process import POLICIES
 
+T = TypeVar("T")
 PROCESSES = ("p0", "p1", "p2")
 BUSIEST = "busiest"
 """Whichever process drives most when the fault strikes, or makes the write that it waits for first."""
@@ -48,21 +51,26 @@ class Fault(StrEnum):
 
 ABRUPT = frozenset({Fault.KILL, Fault.FREEZE, Fault.STALL, Fault.CUT_OFF})
 LASTS = {
-    Fault.FREEZE: (0.5, 6.0, 6.0, 9.0),
+    Fault.FREEZE: (0.5, 5.0, 5.0, 6.0, 9.0),
     Fault.STALL: (0.5, 2.0, 5.0, 9.0),
     Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0),
 }
-WRITES = {
-    "append": 2,
-    "save": 2,
-    "settle": 3,
-    "claim": 2,
-    "submit": 1,
-    "begin": 1,
-    "hand_back": 1,
-    "sweep": 1,
+_OFTEN: Mapping[Fault, int] = {
+    Fault.KILL: 6,
+    Fault.SHUTDOWN: 3,
+    Fault.FREEZE: 6,
+    Fault.STALL: 2,
+    Fault.CUT_OFF: 5,
+    Fault.LOST_REPLIES: 2,
+    Fault.FAILED_COMMITS: 2,
+    Fault.TOKENS_LOST: 2,
 }
-"""Writes that a fault may wait for, and how often it does."""
+FREQUENT = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
+"""Every fault, as often as it is to be drawn."""
+_WRITES: Mapping[str | None, int] = {None: 4, "append": 2, "save": 2, "settle": 4, "claim": 2}
+_RARE = ("submit", "begin", "hand_back", "sweep")
+MOMENTS = (*(write for write, often in _WRITES.items() for _ in range(often)), *_RARE)
+"""Writes that a fault may wait for, as often as it is to wait for them; None: it waits for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +87,7 @@ class Op:
     thread: str | None = None
     agent: str = ""
     key: str = ""
+    warm: float = 0.0
     steps: int = 0
     pace: float = 0.0
     chunks: int = 0
@@ -116,15 +125,27 @@ class Plan:
 
 
 def generate(seed: int) -> Plan:
-    """Draw a plan: 8 to 18 client operations over a few threads, and up to 12 faults."""
+    """Draw a plan: 8 to 18 client operations over a few threads, and up to 12 faults.
+
+    Half of the plans know only a few kinds of fault, of agents and of moments: what needs the same bad luck
+    twice would hardly ever happen if everything happened a little everywhere.
+    """
     rolls = random.Random(f"plan/{seed}")
     threads = [f"t{number}" for number in range(rolls.randint(1, 4))]
-    ops = tuple(_op(rolls, number, threads) for number in range(rolls.randint(8, 18)))
-    strikes = tuple(_strike(rolls) for _ in range(rolls.choice((0, 1, 1, 2, 4, 6, 9, 12))))
+    agents = _some(rolls, tuple(POLICIES), 2)
+    ops = tuple(_op(rolls, number, threads, agents) for number in range(rolls.randint(8, 18)))
+    faults, moments = _some(rolls, FREQUENT, 3), _some(rolls, MOMENTS, 2)
+    many = rolls.choice((0, 1, 1, 2, 4, 6, 9, 12))
+    strikes = tuple(_strike(rolls, faults, moments) for _ in range(many))
     return Plan(seed=seed, ops=ops, strikes=strikes)
 
 
-def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
+def _some(rolls: random.Random, everything: tuple[T, ...], few: int) -> tuple[T, ...]:
+    """All of them, or a few."""
+    return tuple(rolls.choice(everything) for _ in range(few)) if rolls.random() < 0.5 else everything
+
+
+def _op(rolls: random.Random, number: int, threads: list[str], agents: tuple[str, ...]) -> Op:
     want = rolls.choices(tuple(Want), (6, 3, 3, 1, 3))[0]
     leaves = rolls.choice((None, None, 0, 0, 1, 2, 4))
     pace = rolls.choice((0.0, 0.3, 1.0, 2.0, 3.0, 4.0, 6.0))
@@ -134,9 +155,10 @@ def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
         want=want,
         via=rolls.choice(PROCESSES),
         thread=None if rolls.random() < 0.25 else rolls.choice(threads),
-        agent=rolls.choice(tuple(POLICIES)),
+        agent=rolls.choice(agents),
         key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
         steps=min(rolls.choice((0, 1, 2, 3, 4)), int(12.0 / max(pace, 0.1))),
+        warm=rolls.choice((0.0, 0.0, 0.5, 2.0, 3.0)),
         pace=pace,
         chunks=rolls.choice((0, 1, 3)),
         fails_at=rolls.choice((None, None, None, 1)),
@@ -148,13 +170,13 @@ def _op(rolls: random.Random, number: int, threads: list[str]) -> Op:
     )
 
 
-def _strike(rolls: random.Random) -> Strike:
-    fault = rolls.choices(tuple(Fault), (6, 3, 6, 2, 5, 2, 2, 1, 1, 1, 1, 2))[0]
+def _strike(rolls: random.Random, faults: tuple[Fault, ...], moments: tuple[str | None, ...]) -> Strike:
+    fault = rolls.choice(faults)
     return Strike(
         at=rolls.random() * SPAN,
         fault=fault,
         process=rolls.choice((*PROCESSES, *(BUSIEST,) * 4)),
         lasts=rolls.choice(LASTS.get(fault, (0.3, 1.0, 3.0, 6.0, 9.0))),
         degree=rolls.choice((0.1, 0.4, 0.8)),
-        on=rolls.choices((None, *WRITES), (2, *WRITES.values()))[0] if fault in ABRUPT else None,
+        on=rolls.choice(moments) if fault in ABRUPT else None,
     )

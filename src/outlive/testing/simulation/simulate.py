@@ -141,6 +141,8 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
 
 
 def _alive(fleet: Fleet) -> bool:
+    if any(process.store.busy for process in fleet.current.values()):
+        return True  # a submit that nobody waits for any more may still make a run
     return bool(fleet.database.rows("SELECT 1 FROM runs WHERE state IN ('queued', 'running') LIMIT 1"))
 
 

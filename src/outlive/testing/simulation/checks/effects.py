@@ -16,13 +16,9 @@ def recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
         for event in commit.events:
             if event.kind == "attempt":
                 began[(event.run_id, event.epoch)] = commit.at
-    origin = {run["run_id"]: run["origin"] for run in history.final_runs}
-    starts: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for (run_id, epoch), at in began.items():
-        starts[(origin.get(run_id, run_id), epoch)].append(at)
     for effect in history.effects:
         noted = recorded.get((effect.origin, effect.step))
-        attempt = max((t for t in starts[(effect.origin, effect.epoch)] if t <= effect.at), default=None)
+        attempt = began.get((effect.run_id, effect.epoch))
         if noted is not None and attempt is not None and noted < attempt - reading.SLACK:
             yield f"step {effect.step} of {effect.origin[:8]} was called again after its record"
 

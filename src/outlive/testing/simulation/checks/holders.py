@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from outlive import signals
 from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
@@ -49,15 +50,43 @@ def the_lost_stop_acting(history: History) -> Iterator[str]:
             taken.setdefault((change.run_id, change.before[1]), commit.at)
     for effect in history.effects:
         at = taken.get((effect.run_id, effect.epoch))
-        stood = any(
-            span.process == effect.process
-            and span.fault in ("freeze", "stall", "skew", "tokens lost")
-            and span.end >= effect.at - 10.0
-            for span in history.faults
-        )
-        if at is not None and at < effect.at - 0.2 and not stood:
+        if at is not None and at < effect.at - 0.2 and not _stood_still(history, effect.process, effect.at):
             late = effect.at - at
             yield f"attempt {effect.epoch} of {effect.run_id[:8]} acts {late:.1f} s after it was replaced"
+
+
+def holders_let_go_in_time(history: History) -> Iterator[str]:
+    """Who cannot renew ends its attempt, and says so, before anybody takes the run from it."""
+    lost: dict[tuple[str, int], float] = {}
+    for at, _, told in history.notes:
+        if isinstance(told, signals.LeaseLost | signals.FinalisationFailed | signals.StaleWriteRefused):
+            lost.setdefault((told.run_id, told.epoch), at)
+    knows = reading.claimed(history)
+    for commit, change in reading.changes(history):
+        if commit.script != "sweep" or change.before is None:
+            continue
+        attempt = (change.run_id, change.before[1])
+        holder = knows.get(attempt)
+        gone = holder is None or _gone(history, holder, commit.at)
+        if gone or holder is None or _stood_still(history, holder, commit.at):
+            continue
+        if lost.get(attempt, history.ended_at) > commit.at + 1.0:
+            yield f"{holder} had not let go of {change.run_id[:8]} a second after it was taken from it"
+
+
+def _gone(history: History, process: str, at: float) -> bool:
+    return any(
+        span.process == process and span.fault in ("kill", "shutdown") and span.begin <= at + 1.0
+        for span in history.faults
+    )
+
+
+def _stood_still(history: History, process: str, at: float) -> bool:
+    still = ("freeze", "stall", "skew", "tokens lost")
+    return any(
+        span.process == process and span.fault in still and span.begin <= at and span.end >= at - 10.0
+        for span in history.faults
+    )
 
 
 def losses_are_losses(history: History) -> Iterator[str]:
