@@ -124,6 +124,7 @@ class Moves(RuleBasedStateMachine):
         self.holders: list[Holder] = []
         self.scripts: list[tuple[Move, Script[Any]]] = []
         self.suspects: list[Suspect] = []
+        self.latest: Script[Any] | None = None  # made just now: nothing has happened since
         self.keyed: dict[str, set[str]] = {}
         self.now = Snapshot.of(rig.query)
 
@@ -132,6 +133,7 @@ class Moves(RuleBasedStateMachine):
     def make(self, move: Move, script: Script[Any]) -> tuple[Any, Snapshot, Snapshot]:
         """Run a script and compare every run before and after with the table of moves."""
         self.scripts.append((move, script))
+        self.latest = script
         try:
             value = self.rig.await_(self.rng.choice(self.rig.stores).write(script))
         except (errors.Fenced, errors.ThreadBusy, errors.KeyConflict) as refusal:
@@ -374,7 +376,7 @@ class Moves(RuleBasedStateMachine):
         asked = {self.holder().claim for _ in range(self.rng.randint(1, 3))}
         claims = sorted(asked, key=lambda claim: (claim.run_id, claim.epoch))
         renewed = self.rng.choice(self.rig.stores).renew(claims, LEASE)
-        before = self.look_again(Move.RENEW)
+        before, self.latest = self.look_again(Move.RENEW), None
         standing = {claim.run_id for claim in asked if self.owns(Holder(claim, 0))}
         assert {one.run_id for one in renewed} == standing
         for run_id, run in self.now.runs.items():
@@ -383,7 +385,7 @@ class Moves(RuleBasedStateMachine):
     def repeat(self) -> None:
         """The same script once more, as after a lost reply, at once or long after."""
         move, script = self.recent(self.scripts)
-        latest = script is self.scripts[-1][1]
+        latest = script is self.latest
         value, before, after = self.make(move, script)
         if latest and move is not Move.CLAIM:
             assert same(before, after), f"a repeated {move} changed something"
@@ -398,7 +400,7 @@ class Moves(RuleBasedStateMachine):
         """A lease runs out."""
         running = self.running()
         if running:
-            late = self.recent(running)
+            late, self.latest = self.recent(running), None
             self.rig.change(f"UPDATE runs SET lease_until = 1 WHERE run_id = '{late}'")
             self.now = Snapshot.of(self.rig.query)
 
