@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ from outlive.testing.simulation.history import Checkpoint, Effect, History, Yiel
 if TYPE_CHECKING:
     from outlive.testing.simulation.database import Database
     from outlive.testing.simulation.process import Process
+
+
+STUBBORN = 2.5
+"""Seconds for which a stubborn agent goes on after it was cancelled: more than any deadline."""
 
 
 @dataclass(slots=True)
@@ -71,6 +76,22 @@ class StepsAgent:
 
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         """Drive one attempt from the last checkpoint."""
+        try:
+            async with aclosing(self._steps(context)) as items:
+                async for item in items:
+                    yield item
+        except asyncio.CancelledError:
+            if context.input["stubborn"]:
+                await self._refuse_to_end(context)
+            raise
+
+    async def _refuse_to_end(self, context: agents.Context) -> None:
+        """What must not be written: a step recorded by an agent whose run has ended without it."""
+        await asyncio.sleep(STUBBORN)
+        database, origin = self._process.fleet.database, context.run.origin
+        await self._process.store.write(save(database, context.claim, origin, self.first_step(origin)))
+
+    async def _steps(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         origin, wanted = context.run.origin, context.input
         await asyncio.sleep(0.001 + wanted["warm"])
         for step in range(self.first_step(origin), wanted["steps"]):

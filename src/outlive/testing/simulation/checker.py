@@ -57,6 +57,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I7", intents.stops_say_what_happened),
     ("I8", intents.key_means_one_body),
     ("I3", record.threads_keep_their_order),
+    ("I3", record.delays_are_kept),
     ("I12", holders.losses_are_bounded),
     ("I15", record.failures_are_the_agents),
     ("I2", record.scripts_end_where_they_should),

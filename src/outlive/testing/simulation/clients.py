@@ -79,6 +79,7 @@ class Clients:
     async def _submit(self, op: Op, *, watched: bool) -> tuple[Submitted | None, str | None]:
         body = {
             "warm": op.warm,
+            "stubborn": op.stubborn,
             "steps": op.steps,
             "pace": op.pace,
             "chunks": op.chunks,
@@ -87,7 +88,14 @@ class Clients:
         key = op.key
         if key.startswith("shared"):  # one intent, one body: whoever shares the key means the same
             fails_at = 0 if op.strays else None
-            body = {"warm": 0.0, "steps": 2, "pace": 0.4, "chunks": 1, "fails_at": fails_at}
+            body = {
+                "warm": 0.0,
+                "stubborn": False,
+                "steps": 2,
+                "pace": 0.4,
+                "chunks": 1,
+                "fails_at": fails_at,
+            }
             op_agent, thread = "job", None if key == "shared0" else "t0"
         else:
             op_agent, thread = op.agent, op.thread
@@ -140,7 +148,7 @@ class Clients:
             name = (
                 viewer if attempt == 0 and viewer else f"w{op.number}-{attempt}-{self.fleet.loop.time():.3f}"
             )
-            serving = process.sandbox.spawn(_serve(process, run_id, after, name, inbox))
+            serving = process.sandbox.spawn(_serve(process, got, name, inbox))
             chunks = 0
             while True:
                 try:
@@ -224,10 +232,9 @@ class Clients:
         )
 
 
-async def _serve(
-    process: Process, run_id: str, after: int, name: str, inbox: asyncio.Queue[Event | None]
-) -> None:
+async def _serve(process: Process, got: Transcript, name: str, inbox: asyncio.Queue[Event | None]) -> None:
     """What the HTTP layer does for one stream: join, follow, leave."""
+    run_id, after = got.run_id, got.after
     present = presence.Viewer(name=name, run_id=run_id, seen=after)
     left = presence.Left.DISCONNECT
     try:
@@ -239,7 +246,7 @@ async def _serve(
                 if event.kind is EventKind.END:
                     left = presence.Left.END
     except errors.OutliveError:
-        left = presence.Left.OURS
+        left, got.ours = presence.Left.OURS, True
     finally:
         process.presence.leave(present, left)
         inbox.put_nowait(None)

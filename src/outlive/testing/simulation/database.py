@@ -20,14 +20,13 @@ from outlive.model import Claim, Renewed, Row
 from outlive.store import retry, sql, sqlite
 from outlive.store.script import Script, Statement, statement
 from outlive.store.wakeup import Hub
-from outlive.testing.simulation.history import Commit, EventRow, History, RunChange
+from outlive.testing.simulation.history import EPOCH_MS, Commit, EventRow, History, RunChange
 from outlive.testing.simulation.world import Dice, VirtualLoop
 
 if TYPE_CHECKING:
     from outlive.testing.simulation.process import Process
 
 T = TypeVar("T")
-EPOCH_MS = 1_700_000_000_000
 _WATCH = """
 CREATE TEMP TRIGGER made AFTER INSERT ON main.runs BEGIN SELECT note_run(
   NEW.run_id, NEW.thread_id, NULL, NULL, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
@@ -49,6 +48,18 @@ class Weather:
     hints_lost: float = 0.0
     hints_repeated: float = 0.0
     traps: list[Trap] = field(default_factory=list)
+    _at_once: dict[str, list[float]] = field(default_factory=dict)
+
+    def begin(self, name: str, value: float) -> None:
+        """Something gets bad; of several at once the worst counts."""
+        usual: float = getattr(self, name)
+        self._at_once.setdefault(name, [usual]).append(value)
+        setattr(self, name, max(self._at_once[name]))
+
+    def end(self, name: str, value: float) -> None:
+        """One of the bad things is over."""
+        self._at_once[name].remove(value)
+        setattr(self, name, max(self._at_once[name]))
 
     @property
     def fair(self) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 
 from outlive import signals
 
+EPOCH_MS = 1_700_000_000_000
+"""What the database's clock says when a simulation begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
@@ -47,7 +50,7 @@ class Commit:
 @dataclass(slots=True)
 class Transcript:
     """What one subscriber got.  ``ended``: with the end event; ``closed``: the server hung up
-    without one; ``cut``: not to the end, for whatever reason."""
+    without one; ``cut``: not to the end, for whatever reason; ``ours``: it was the server that ended it."""
 
     client: str
     process: str
@@ -59,6 +62,7 @@ class Transcript:
     ended: bool = False
     closed: bool = False
     cut: bool = False
+    ours: bool = False
     left_at: float | None = None
 
 

@@ -49,7 +49,7 @@ class Fault(StrEnum):
     TOKENS_LOST = "tokens lost"
 
 
-ABRUPT = frozenset({Fault.KILL, Fault.FREEZE, Fault.STALL, Fault.CUT_OFF})
+ABRUPT = frozenset({Fault.KILL, Fault.SHUTDOWN, Fault.FREEZE, Fault.STALL, Fault.CUT_OFF})
 LASTS = {
     Fault.FREEZE: (0.5, 5.0, 5.0, 6.0, 9.0),
     Fault.STALL: (0.5, 2.0, 5.0, 9.0),
@@ -77,7 +77,8 @@ MOMENTS = (*(write for write, often in _WRITES.items() for _ in range(often)), *
 class Op:
     """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good.
 
-    ``strays``: with a shared key it says something else than the others.
+    ``stubborn``: its agent does not end when it is cancelled.  ``strays``: with a shared key it says
+    something else than the others.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Op:
     agent: str = ""
     key: str = ""
     warm: float = 0.0
+    stubborn: bool = False
     steps: int = 0
     pace: float = 0.0
     chunks: int = 0
@@ -159,6 +161,7 @@ def _op(rolls: random.Random, number: int, threads: list[str], agents: tuple[str
         key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
         steps=min(rolls.choice((0, 1, 2, 3, 4)), int(12.0 / max(pace, 0.1))),
         warm=rolls.choice((0.0, 0.0, 0.5, 2.0, 3.0)),
+        stubborn=rolls.random() < 0.15,
         pace=pace,
         chunks=rolls.choice((0, 1, 3)),
         fails_at=rolls.choice((None, None, None, 1)),

@@ -203,7 +203,7 @@ async def _stall(strike: Strike, process: Process, fleet: Fleet) -> None:
     del fleet
     process.sandbox.stall()
     await asyncio.sleep(strike.lasts)
-    process.sandbox.thaw()
+    process.sandbox.go_on()
 
 
 async def _skew(strike: Strike, process: Process, fleet: Fleet) -> None:
@@ -225,14 +225,14 @@ async def _tokens_lost(strike: Strike, process: Process, fleet: Fleet) -> None:
 
 
 def _weather(
-    name: str, value: Callable[[Strike], object]
+    name: str, value: Callable[[Strike], float]
 ) -> Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]:
     async def strike_with(strike: Strike, process: Process, fleet: Fleet) -> None:
         del fleet
-        usual = getattr(process.store.weather, name)
-        setattr(process.store.weather, name, value(strike))
+        weather, now = process.store.weather, value(strike)
+        weather.begin(name, now)
         await asyncio.sleep(strike.lasts)
-        setattr(process.store.weather, name, usual)
+        weather.end(name, now)
 
     return strike_with
 

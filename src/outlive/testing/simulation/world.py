@@ -116,8 +116,8 @@ class Sandbox:
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.dead = False
-        self.frozen = False
-        self.stalled = False
+        self.frozen = 0
+        self.stalled = 0
         self._loop = loop
         self._context = contextvars.copy_context()
         self._context.run(PROCESS.set, self)
@@ -136,15 +136,24 @@ class Sandbox:
 
     def freeze(self) -> None:
         """Stop everything, as SIGSTOP does."""
-        self.frozen = True
+        self.frozen += 1
 
     def stall(self) -> None:
         """Stop the event loop but not the renewing thread, as a node that blocks does."""
-        self.stalled = True
+        self.stalled += 1
 
     def thaw(self) -> None:
-        """Go on where it stood."""
-        self.frozen = self.stalled = False
+        """Take back one ``freeze``."""
+        self.frozen -= 1
+        self._unpark()
+
+    def go_on(self) -> None:
+        """Take back one ``stall``."""
+        self.stalled -= 1
+        self._unpark()
+
+    def _unpark(self) -> None:
+        """Let what was put aside run; it is put aside again if something else still stands in its way."""
         parked, self._parked = self._parked, []
         for handle in parked:
             self._loop._ready.append(handle)  # type: ignore[attr-defined]

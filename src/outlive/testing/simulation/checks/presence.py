@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlive.presence import HOLD
 from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History, Transcript
 
@@ -44,13 +45,21 @@ def unwatched_runs_stop(history: History) -> Iterator[str]:
         if run["on_disconnect"] != "cancel" or run_id not in born:
             continue
         end = ended.get(run_id, history.ended_at)
-        gone = max([born[run_id], *(_left_at(got) for got in history.transcripts if got.run_id == run_id)])
+        gone = max(
+            [born[run_id], *(_gone_at(history, got) for got in history.transcripts if got.run_id == run_id)]
+        )
         late = end - (gone + reading.grace(history, run_id))
         seen_off = late > 3.5 and reading.calm(history, gone - 1.0, end)
         if seen_off or (late > 6.0 and reading.calm(history, gone + 0.5, end)):
             yield f"{run_id[:8]} ran on for {late:.1f} s after the last viewer's grace"
 
 
-def _left_at(got: Transcript) -> float:
+def _gone_at(history: History, got: Transcript) -> float:
+    """When the viewer counted as gone at the latest: an end that the server caused holds its place."""
     last = got.events[-1][0] if got.events else got.joined_at
-    return last if got.left_at is None else got.left_at
+    left = last if got.left_at is None else got.left_at
+    sent_away = got.ours or any(
+        span.process == got.process and span.fault == "shutdown" and span.begin <= left + 1.0
+        for span in history.faults
+    )
+    return left + HOLD if sent_away else left

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from outlive import signals, states
 from outlive.states import Move, State
 from outlive.testing.simulation.checks import reading
-from outlive.testing.simulation.history import History
+from outlive.testing.simulation.history import EPOCH_MS, History
 
 MOVE_OF = {
     "begin": (Move.SUBMIT, Move.APPEND),
@@ -107,6 +107,15 @@ def threads_keep_their_order(history: History) -> Iterator[str]:
             if overtaken:
                 yield f"{change.run_id[:8]} overtook place {min(overtaken)} of its thread"
         begun[thread_id] = place
+
+
+def delays_are_kept(history: History) -> Iterator[str]:
+    """A run with a time before which it must not begin does not begin before it."""
+    earliest = {run["run_id"]: run["not_before"] for run in history.final_runs}
+    for commit, change in reading.changes(history):
+        due = earliest[change.run_id]
+        if due is not None and change.after[0] == "running" and commit.at * 1000 + EPOCH_MS < due - 1:
+            yield f"{change.run_id[:8]} runs before its time"
 
 
 def failures_are_the_agents(history: History) -> Iterator[str]:
