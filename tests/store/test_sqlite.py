@@ -224,6 +224,7 @@ def test_S27_two_processes_many_runs_readers_a_lock_and_a_backup_lose_nothing(
         wait_for(lambda: sqlite_path.exists() and tables(sqlite_path) > 3, workers)
         with locked_by_another(sqlite_path):
             threading.Event().wait(1.0)  # the fault itself: nobody can write for a second
+        backup(sqlite_path, tmp_path / "copy.db")
         while any(worker.poll() is None for worker in workers):
             with contextlib.suppress(FileNotFoundError):  # the last to close removes it
                 biggest = max(biggest, pathlib.Path(f"{sqlite_path}-wal").stat().st_size)

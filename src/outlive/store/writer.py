@@ -10,20 +10,24 @@ import asyncio
 import concurrent.futures
 import contextlib
 import queue
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from outlive import errors, failpoints
-from outlive.store import retry
+from outlive.store import retry, same_file
 
 Work = Callable[[sqlite3.Connection], Any]
 
 POLL_FOREIGN = 0.02
 """Seconds between two looks for commits of other processes."""
 MOST_PER_COMMIT = 64
+ASK_AGAIN = 0.001
+"""Seconds between two requests for the write lock."""
 _CURABLE = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -62,9 +66,13 @@ class Writer:
     """Runs jobs in order, as many as wait at one moment in one commit."""
 
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], on_foreign_commit: Callable[[], Any]
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        on_foreign_commit: Callable[[], Any],
+        file: same_file.SameFile,
     ) -> None:
         self._connect = connect
+        self._file = file
         self._on_foreign_commit = on_foreign_commit
         self._connection: sqlite3.Connection | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -100,6 +108,7 @@ class Writer:
     def _main(self) -> None:
         try:
             self._connection = self._connect()
+            self._file.check()
         except BaseException as failure:
             self._ready.set_exception(failure)
             return
@@ -133,8 +142,10 @@ class Writer:
     def _commit(self, batch: list[Job]) -> None:
         try:
             if self._connection is None:
+                self._file.check()  # else a new, empty file would be made where the database was
                 self._connection = self._connect()
             commit_together(self._connection, batch)
+            self._check_file(batch)
         except BaseException as failure:
             # Neither begun nor rolled back: only a new connection is known to hold no transaction.  If this
             # thread died of it instead, every later write would wait for ever.
@@ -142,7 +153,20 @@ class Writer:
                 job.error = job.error or translated(failure)
             self._drop()
 
+    def _check_file(self, batch: list[Job]) -> None:
+        """After the commit and before anyone hears of it: a file that is gone keeps nothing.
+
+        What a job failed of meanwhile says nothing either: it may have met the tables of another file.
+        """
+        try:
+            self._file.check()
+            self._file.check_log()
+        except (retry.Transient, OSError) as failure:
+            for job in batch:
+                job.error = translated(failure)
+
     def _drop(self) -> None:
+        self._file.let_go()
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -165,7 +189,7 @@ class Writer:
 def commit_together(connection: sqlite3.Connection, batch: list[Job]) -> None:
     """Run a batch in one transaction, a savepoint per job; a failing commit fails all of them."""
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        begin(connection)
         for job in batch:
             _in_savepoint(connection, job)
         failpoints.reach("sqlite.commit")
@@ -176,6 +200,29 @@ def commit_together(connection: sqlite3.Connection, batch: list[Job]) -> None:
             job.error = translated(failure)
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Take the write lock, asking every millisecond for as long as the connection's busy time-out.
+
+    SQLite's own waiting backs off to a tenth of a second: a process that writes all the time then starves
+    the others for seconds on end.
+    """
+    patience = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    give_up = time.monotonic() + patience / 1000
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as busy:
+                if busy.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(ASK_AGAIN * (0.5 + random.random()))  # not in step with the others
+            else:
+                return
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")
 
 
 def _in_savepoint(connection: sqlite3.Connection, job: Job) -> None:
@@ -199,6 +246,8 @@ def translated(failure: BaseException) -> BaseException:
         transient = retry.Transient(str(failure))
         transient.__cause__ = failure
         return transient
+    if isinstance(failure, OSError):
+        return retry.Transient(str(failure))
     if isinstance(failure, UnicodeEncodeError):
         return errors.InvalidInput("A text holds a lone surrogate, which no database can store.")
     return failure
