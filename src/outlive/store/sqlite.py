@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from outlive import errors, seams, signals
 from outlive.model import Claim, Renewed, Row
-from outlive.store import filesystem, migrate, retry, sql, writer
+from outlive.store import filesystem, migrate, retry, same_file, sql, writer
 from outlive.store.script import Script, Statement, statement
 from outlive.store.token_files import TokenFiles
 from outlive.store.wakeup import Hub
@@ -55,6 +55,7 @@ class SqliteStore:
         self._blocks = BLOCKS
         self._writer: writer.Writer | None = None
         self._tokens = TokenFiles(self.path)
+        self._file = same_file.SameFile(self.path)
         self._readers = readers
         self._reading: concurrent.futures.ThreadPoolExecutor | None = None
         self._read_connections: list[sqlite3.Connection] = []
@@ -68,7 +69,7 @@ class SqliteStore:
             await asyncio.to_thread(self._check)
             loop = asyncio.get_running_loop()
             wake = functools.partial(loop.call_soon_threadsafe, self.hub.wake_all)
-            self._writer = writer.Writer(functools.partial(open_writing, self.path), wake)
+            self._writer = writer.Writer(functools.partial(open_writing, self.path), wake, self._file)
             await self._writer.opened()
         except BaseException as failure:
             await self.close()
@@ -154,13 +155,14 @@ class SqliteStore:
 
     def _read_now(self, work: Work[T]) -> T:
         try:
+            self._file.check()  # whoever reads from a file that is gone waits for ever for what comes next
             connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
             if connection is None:
                 connection = self._own.connection = connect(self.path)
                 connection.execute("PRAGMA query_only = ON")
                 self._read_connections.append(connection)
             return work(connection)
-        except (sqlite3.Error, UnicodeEncodeError) as failure:
+        except (sqlite3.Error, UnicodeEncodeError, OSError) as failure:
             raise writer.translated(failure) from failure
 
     # ------------------------------------------------------------ leases and liveness
