@@ -1,7 +1,8 @@
 """The handler that one would write without Outlive: it streams a graph inline, over LangGraph's own saver.
 
-A request may ask for durable commits besides the saver's: they are made where Outlive makes its own (at the
-start, with the chunks, before the end and after it), each with what was streamed since the one before.
+A request may ask for durable commits besides the saver's.  They are made where Outlive makes its own (before
+the graph is called, before chunks are sent, before the end and after it), each with what was streamed since
+the one before; and checkpoints are then awaited before the next step, as Outlive awaits them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ TABLE = "CREATE TABLE IF NOT EXISTS log (run TEXT, number INTEGER, body TEXT, PR
 
 
 class Asked(BaseModel):
-    """A request; ``commits`` are those besides the saver's, ``spread`` chunks apart."""
+    """A request; ``commits`` are those besides the saver's, ``spread`` chunks apart.
+
+    ``durable``: checkpoints are awaited.  LangGraph's default, and so the bare handler's, is not to.
+    """
 
     agent: str
     input: Any
+    durable: bool = False
     commits: int = 0
     spread: int = 1
 
@@ -43,9 +48,10 @@ class Log:
     def __init__(self, run: str, asked: Asked, commit: Commit) -> None:
         self._run = run
         self._commit = commit
-        # Ours: one when the run is made, one with its verdict, one when the viewer leaves; the rest appends.
-        self._start, self._end, self._left = (asked.commits > number for number in (0, 1, 2))
-        self._appends = max(0, asked.commits - 3)
+        # Ours: when the run is made, before its first chunk is sent, with its verdict, as its viewer leaves;
+        # the rest with later chunks.
+        self._start, first, self._end, self._left = (asked.commits > number for number in range(4))
+        self._appends = first + max(0, asked.commits - 4)
         self._spread = asked.spread
         self._seen = 0
         self._number = 0
@@ -100,18 +106,19 @@ def app(database: str) -> FastAPI:
     async def run(asked: Asked) -> StreamingResponse:
         name = uuid.uuid4().hex
         log = Log(name, asked, commits[0])
-        frames = _frames(compiled[asked.agent], name, asked.input, log)
+        frames = _frames(compiled[asked.agent], name, asked, log)
         return StreamingResponse(frames, media_type="text/event-stream", background=BackgroundTask(log.left))
 
     application.include_router(insight.routes())
     return application
 
 
-async def _frames(graph: Any, name: str, given: Any, log: Log) -> AsyncGenerator[str, None]:
+async def _frames(graph: Any, name: str, asked: Asked, log: Log) -> AsyncGenerator[str, None]:
     await log.start()
     number = 0
     config = {"configurable": {"thread_id": name}}
-    async with aclosing(graph.astream(given, config, stream_mode=graphs.MODES)) as items:
+    options = {"stream_mode": graphs.MODES} | ({"durability": "sync"} if asked.durable else {})
+    async with aclosing(graph.astream(asked.input, config, **options)) as items:
         async for mode, data in items:
             number += 1
             body = json.dumps({"mode": mode, "data": data}, default=str)

@@ -56,7 +56,7 @@ def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
 def count_commits(store: Any) -> None:
     """Count the transactions of one of our stores: on SQLite several pieces of work may share one."""
     if not isinstance(store, sqlite.SqliteStore):
-        count_calls(type(store), "write", "write_with")
+        count_calls(type(store), "write", "write_with", "write_alone")
         return
     together = writer.commit_together
 

@@ -1,5 +1,5 @@
 """What is measured through HTTP: the same graph behind the bare handler, that handler with as many commits as
-Outlive makes, and Outlive; asked in turns, so that a machine that changes its pace changes it for all three.
+Outlive makes, and Outlive.  Asked in turns, so that a machine that changes its pace changes it for all three.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Bench:
         asked: dict[str, Any] = {"agent": agent, "input": {"steps": []}}
         if kind == "bare+commits":
             commits = self._commits[agent, clients]
-            asked |= {"commits": commits, "spread": max(1, graphs.CHUNKS // max(1, commits - 3))}
+            asked |= {"durable": True, "commits": commits, "spread": graphs.CHUNKS // max(1, commits - 3)}
         answer = await connection.post("/runs", asked)
         least = graphs.CHUNKS if agent == "talk" else 3
         if answer.chunks < least or b'"state":"succeeded"' not in answer.body:
