@@ -115,8 +115,10 @@ class PostgresStore:
             kwargs={**CONNECT, "autocommit": True, "row_factory": dict_row, "prepare_threshold": prepare},
             min_size=min(2, self._pool_size),
             max_size=self._pool_size,
-            timeout=5.0,
-            reconnect_timeout=30.0,
+            # Short, for the pool's attempts to reconnect back off: with long ones an outage would last for as
+            # long again after its end.  Whoever still waits asks anew, and that begins a fresh attempt.
+            timeout=2.0,
+            reconnect_timeout=1.0,
             open=False,
         )
         await self._pool.open(wait=True, timeout=10.0)
