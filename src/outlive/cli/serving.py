@@ -17,7 +17,7 @@ import typer
 
 from outlive import errors, lease, runtime
 from outlive.agents import Agent
-from outlive.cli import loading, options
+from outlive.cli import ending, loading, options
 
 Target = Annotated[
     str,
@@ -62,7 +62,8 @@ def serve(
         timeout_graceful_shutdown=drain / 2,  # a client that reads nothing would be waited for without end
     )
     with _bound(host, port) as listener:
-        _run(_serve(outlive, _server(uvicorn, outlive)(config), listener))
+        end = _ending(drain)
+        end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end))
 
 
 def work(
@@ -78,7 +79,9 @@ def work(
     """Drive runs that other processes submit; no HTTP."""
     agents = loading.load(target, policy)
     timing = _timing(lease_seconds)
-    _run(_work(_outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)))
+    outlive = _outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)
+    end = _ending(drain)
+    end.run(_work(outlive, end))
 
 
 def migrate(
@@ -146,7 +149,7 @@ def _bound(host: str, port: int) -> socket.socket:
     return taken
 
 
-def _server(uvicorn: Any, outlive: runtime.Outlive) -> Any:
+def _server(uvicorn: Any, outlive: runtime.Outlive, ending_: ending.Ending) -> Any:
     class Server(uvicorn.Server):  # type: ignore[misc]
         """Says where it listens; tells streams and work under way of the end before it waits for them."""
 
@@ -157,14 +160,18 @@ def _server(uvicorn: Any, outlive: runtime.Outlive) -> Any:
             typer.echo(f"listening on http://{shown}:{port}", err=True)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            ending_.begin()
             outlive.shutdown.set()
             super().handle_exit(sig, frame)
 
     return Server
 
 
-async def _serve(outlive: runtime.Outlive, server: Any, listener: socket.socket) -> None:
+async def _serve(
+    outlive: runtime.Outlive, server: Any, listener: socket.socket, ending_: ending.Ending
+) -> None:
     def end(*_: object) -> None:
+        ending_.begin()
         outlive.shutdown.set()
         server.should_exit = True
 
@@ -176,16 +183,21 @@ async def _serve(outlive: runtime.Outlive, server: Any, listener: socket.socket)
         await server.serve(sockets=[listener])
 
 
-async def _work(outlive: runtime.Outlive) -> None:
+async def _work(outlive: runtime.Outlive, ending_: ending.Ending) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+
+    def end(*_: object) -> None:
+        ending_.begin()  # here and not in the loop, which an agent may block
+        loop.call_soon_threadsafe(told.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        signal.signal(number, end)
     async with outlive:
         typer.echo(f"working on {', '.join(outlive.registry.names)}", err=True)
         await told.wait()
 
 
-def _run(work_: Any) -> None:
+def _ending(drain: float) -> ending.Ending:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(work_)
+    return ending.Ending(drain)

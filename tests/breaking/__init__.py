@@ -1,0 +1,1 @@
+"""What a hostile tester did to Outlive, and what it must withstand since."""
