@@ -67,11 +67,6 @@ class RunPolicy:
         for field in dataclasses.fields(self):
             # A plain "cancel" becomes OnDisconnect.CANCEL; what is no policy is refused here, not at submit.
             object.__setattr__(self, field.name, _typed(field.name, getattr(self, field.name)))
-        _at_least("grace", self.grace, 0)
-        _at_least("max_losses", self.max_losses, 0)
-        _at_least("stop_deadline", self.stop_deadline, 0.01)
-        if self.run_timeout is not None:
-            _at_least("run_timeout", self.run_timeout, 0.01)
 
     def but(self, **changes: Any) -> Self:
         """Return this policy with some fields changed; raises ``InvalidPolicy`` for a bad name or value."""
@@ -101,11 +96,12 @@ class RunPolicy:
     def from_json(cls, text: str) -> Self:
         """Read a policy back from a run's row.
 
-        Fields that this version does not know are left out: a newer version may have written the row, and
-        one row that cannot be read would keep this process from claiming any.
+        A newer version may have written the row, and one row that cannot be read would keep this process
+        from claiming or listing any: fields that this version does not know are left out, and a value that
+        it does not know is read as the most careful one.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls.from_dict({name: value for name, value in json.loads(text).items() if name in known})
+        stored = json.loads(text)
+        return cls(**{name: _readable(name, stored.get(name), value) for name, value in _CAREFUL.items()})
 
 
 def chat(**changes: Any) -> RunPolicy:
@@ -122,6 +118,17 @@ def job(**changes: Any) -> RunPolicy:
 
 PRESETS = {"chat": chat, "job": job}
 
+_CAREFUL: dict[str, Any] = {
+    "on_disconnect": OnDisconnect.CONTINUE,
+    "on_busy": OnBusy.REJECT,
+    "recovery": Recovery.STOP,
+    "grace": 30.0,
+    "max_losses": 0,
+    "durability": Durability.SYNC,
+    "stop_deadline": 10.0,
+    "run_timeout": None,
+}
+_LEAST = {"grace": 0, "max_losses": 0, "stop_deadline": 0.01, "run_timeout": 0.01}
 _ENUMS: dict[str, type[StrEnum]] = {
     "on_disconnect": OnDisconnect,
     "on_busy": OnBusy,
@@ -139,7 +146,15 @@ def _typed(name: str, value: Any) -> Any:
         raise errors.InvalidPolicy(f"{name} must be a number, not {value!r}", field=name)
     if name == "max_losses" and not isinstance(value, int):
         raise errors.InvalidPolicy(f"{name} must be a whole number, not {value!r}", field=name)
+    _at_least(name, value, _LEAST[name])
     return value
+
+
+def _readable(name: str, value: Any, careful: Any) -> Any:
+    try:
+        return _typed(name, value)
+    except errors.InvalidPolicy:
+        return careful
 
 
 def _member(name: str, kind: type[StrEnum], value: Any) -> StrEnum:
