@@ -136,6 +136,13 @@ class Recorder:
         return rest
 
 
-def _storable(mode: str | None) -> str | None:
+def _storable(mode: object) -> str | None:
     """PostgreSQL's text holds no NUL, and UTF-8 no lone surrogate; a mode is not worth a failed run."""
-    return mode if mode is None else str(mode).encode("utf-8", "replace").decode().replace("\0", "?")
+    if mode is None:
+        return None
+    try:
+        # The characters it holds: a subclass may say anything, an enumeration its member's name.
+        text = str.__str__(mode) if isinstance(mode, str) else str(mode)
+    except Exception:  # whatever somebody's __str__ raises
+        text = "?"
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
