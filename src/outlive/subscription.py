@@ -6,7 +6,7 @@ hint costs one poll interval, never an event.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from outlive import errors
 from outlive.model import Event, EventKind, Run
@@ -14,6 +14,24 @@ from outlive.store import Store, reads, wakeup
 
 PAGE = 500
 """Events that one read returns at most."""
+PAGE_BYTES = 2 * 1024 * 1024
+"""About how much one read returns: each viewer holds as much for as long as its client does not read on."""
+_FIRST, _FASTER = 8, 8
+
+
+class Pages:
+    """How many events to read at once: the more, the smaller those before were."""
+
+    def __init__(self) -> None:
+        self.size = _FIRST
+
+    def full(self, events: Sequence[Event]) -> bool:
+        """Say whether there may be more than these, and learn from their size."""
+        if len(events) < self.size:
+            return False
+        each = sum(len(event.payload) for event in events) / len(events)
+        self.size = max(1, min(PAGE, self.size * _FASTER, int(PAGE_BYTES / max(each, 1.0))))
+        return True
 
 
 def parse_cursor(text: str, run_id: str) -> int:
@@ -40,10 +58,12 @@ async def follow(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator
     The generator ends only after the ``end`` event.  Close it (``aclosing``) to stop watching; stopping has
     no effect on the run.  Raises ``StoreUnavailable`` when the database stays away.
     """
+    pages = Pages()
     with store.hub.watch(wakeup.run_topic(run_id)) as waiter:
         while True:
             waiter.clear()
-            events = await store.read(reads.events(run_id, after, PAGE))
+            events = await store.read(reads.events(run_id, after, pages.size))
+            more = pages.full(events)
             for event in events:
                 yield event
                 after = event.seq
@@ -51,7 +71,7 @@ async def follow(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator
                     return
             if not events and await _over(store, run_id, after):
                 return
-            if len(events) < PAGE:
+            if not more:
                 await waiter.wait()
 
 
@@ -63,12 +83,14 @@ async def _over(store: Store, run_id: str, after: int) -> bool:
 
 async def follow_thread(store: Store, thread_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
     """Yield every committed event of a thread after ``after`` in the thread's own sequence, for ever."""
+    pages = Pages()
     with store.hub.watch(wakeup.thread_topic(thread_id)) as waiter:
         while True:
             waiter.clear()
-            events = await store.read(reads.thread_events(thread_id, after, PAGE))
+            events = await store.read(reads.thread_events(thread_id, after, pages.size))
+            more = pages.full(events)
             for event in events:
                 yield event
                 after = event.thread_seq
-            if len(events) < PAGE:
+            if not more:
                 await waiter.wait()
