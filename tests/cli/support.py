@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pathlib
@@ -11,8 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Coroutine, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -52,6 +53,20 @@ class Here:
         assert "Traceback" not in err
         assert not isinstance(code, str)
         return Done(code or 0, out, err)
+
+
+class NoEnd:
+    """Runs a server like any coroutine: this process is the tests' own, and nobody must end it."""
+
+    def __init__(self, drain: float) -> None:
+        del drain
+
+    def begin(self) -> None:
+        """Be told of the end."""
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it to its end."""
+        asyncio.run(work)
 
 
 class Process:

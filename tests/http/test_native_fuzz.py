@@ -118,7 +118,7 @@ async def test_no_request_is_answered_with_a_fault(
     check(method, *await lasting_service.raw(line, body, length, b"Connection: close", *headers))
 
 
-@DRAWN
+@settings(DRAWN, max_examples=60)
 @given(body=BODY)
 async def test_no_body_is_answered_with_a_fault(lasting_service: Service, body: bytes) -> None:
     answer = await lasting_service.http.post("/runs", content=body)

@@ -98,8 +98,9 @@ async def test_work_that_outlasts_its_lease_without_a_database_is_lost_and_done_
                 await heard.of(signals.LeaseLost, run_id=run["run_id"])
                 assert heard.all(signals.RunEnded) == []
         events_ = await service.follow(f"/runs/{run['run_id']}/events")
-        assert [event.event for event in events_].count("attempt") == 2
         record = (await service.http.get(f"/runs/{run['run_id']}")).json()
-        assert (record["state"], record["losses"]) == ("succeeded", 1)
+        assert record["state"] == "succeeded"
+        assert record["losses"] >= 1  # a slow machine may lose so short a lease more than once
+        assert [event.event for event in events_].count("attempt") == record["losses"] + 1
         assert native_service.data(events_)[-2:] == ["before", "after"]
         assert len(heard.all(signals.RunEnded, run_id=run["run_id"])) == 1
