@@ -1,35 +1,32 @@
-"""Bugs put back on purpose, each of which the simulation has to notice."""
+"""Bugs put back on purpose, each of which the simulation has to notice, and as what."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from outlive import agents, commands, disconnect, encoding, execution, lease, recorder, subscription, worker
-from outlive.model import EventKind
-from outlive.policy import RunPolicy
+from outlive import admission, commands, encoding, execution, lease, presence, recorder, subscription, worker
 from outlive.store import moves, reads, sql, steps, wakeup
-from outlive.testing.simulation import agent
+from outlive.testing.simulation import Sabotage, agent, simulate
 from outlive.testing.simulation.database import SimulatedStore
-from outlive.testing.simulation.simulate import Sabotage
+from simulation import bugs
 
 Blocks = Mapping[str, sql.Block]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """A bug: how to put it in, and by which of the first ``within`` seeds it must be noticed."""
+    """A bug: how to put it in, the promises of which one must be seen broken, and by which seed at last."""
 
     name: str
+    noticed_as: frozenset[str]
     sabotage: Callable[[], Sabotage] = Sabotage
     patch: Callable[[], Any] | None = None
     within: int = 60
-    noticed_as: frozenset[str] = field(default=frozenset())
 
     @contextmanager
     def applied(self) -> Iterator[Sabotage]:
@@ -51,121 +48,123 @@ def edited(*edits: tuple[str, str, str], **more: Any) -> Sabotage:
     return Sabotage(blocks=blocks, **more)
 
 
+def bug(name: str, *noticed_as: str, **how: Any) -> None:
+    """Add a mutation to the list."""
+    ALL.append(Mutation(name=name, noticed_as=frozenset(noticed_as), **how))
+
+
+ALL: list[Mutation] = []
 NOW = "CAST(:now AS BIGINT)"
 OWNER = "AND epoch = :epoch AND claim_token = :claim_token"
 BUSY = "o.state = 'running'"
 NO_INDEX = ("DROP INDEX one_running_run_per_thread",)
+EVENTS = "FROM json_each(:events) AS e"
+CLAIMED = "(SELECT value ->> 0 FROM json_each(:claims))"
+PAIRS = """(run_id, epoch, claim_token) IN (
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:claims))"""
+WATCHED_STILL = f"""AND NOT EXISTS (
+        SELECT 1 FROM presence p
+        WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {NOW})"""
+NEXT_SEQ = "(SELECT last_seq FROM runs WHERE run_id = :run_id) - :count + 1 + e.key"
 LATEST_SEQ = (
     ("append", "AND last_seq = :expected", ""),
-    (
-        "append",
-        ":expected + 1 + e.key",
-        "(SELECT last_seq FROM runs WHERE run_id = :run_id) - :count + 1 + e.key",
-    ),
+    ("append", ":expected + 1 + e.key", NEXT_SEQ),
 )
-ALL: list[Mutation] = []
-
-
-def bug(name: str, **how: Any) -> None:
-    """Add a mutation to the list."""
-    ALL.append(Mutation(name=name, **how))
-
 
 # ---------------------------------------------------------------- the record
 
 bug(
     "two runs may run on one thread",
+    "I3",
     sabotage=lambda: edited(
-        ("claim", BUSY, "0"), ("claim", "o.pos < runs.pos", "0"), ("claimable", BUSY, "0"),
-        ("claimable", "o.pos < r.pos", "0"), ddl=NO_INDEX,
+        ("claim", BUSY, "0"),
+        ("claim", "o.pos < runs.pos", "0"),
+        ("claimable", BUSY, "0"),
+        ("claimable", "o.pos < r.pos", "0"),
+        ddl=NO_INDEX,
     ),
-)  # fmt: skip
+)
 bug(
     "appending proves neither epoch nor token",
+    "I2",
     sabotage=lambda: edited(("append", OWNER, ""), *LATEST_SEQ),
-    within=150,
+    within=100,
 )
 bug(
     "checkpoints prove neither epoch nor token",
+    "I2",
     sabotage=lambda: edited(("check_fence", OWNER, "")),
-    within=150,
+    within=100,
 )
 bug(
     "checkpoints are written without any fence",
-    patch=lambda: mock.patch.object(agent, "save", _unfenced),
-    within=150,
+    "I2",
+    patch=lambda: mock.patch.object(agent, "save", bugs.unfenced_save),
 )
 bug(
     "the verdict goes by the run's id only",
+    "I1",
+    "I2",
     sabotage=lambda: edited(
         ("finish", "AND epoch = :epoch AND state = :from_state AND last_seq = :expected", ""),
         (
             "finish",
-            "AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > " + NOW + "))",
+            f"AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {NOW}))",
             "",
         ),
-        (
-            "finish",
-            ":expected + 1 + e.key",
-            "(SELECT last_seq FROM runs WHERE run_id = :run_id) - :count + 1 + e.key",
-        ),
+        ("finish", ":expected + 1 + e.key", NEXT_SEQ),
     ),
     within=150,
 )
 bug(
     "claiming does not raise the epoch",
+    "I2",
     sabotage=lambda: edited(("claim", "epoch = epoch + 1", "epoch = epoch + 0")),
 )
 bug(
     "requeueing does not raise the epoch",
+    "I2",
     sabotage=lambda: edited(("requeue_lost", "epoch = epoch + 1", "epoch = epoch")),
 )
 bug(
     "a loss is not counted",
+    "I12",
     sabotage=lambda: edited(("requeue_lost", "losses = losses + 1", "losses = losses")),
 )
 bug(
     "handing back charges a loss",
+    "I12",
     sabotage=lambda: edited(("hand_back", "worker = NULL,", "worker = NULL, losses = losses + 1,")),
 )
 bug(
     "a run handed back is running still",
+    "I2",
     sabotage=lambda: edited(("hand_back", "state = 'queued'", "state = 'running'")),
 )
 bug(
     "the end event is missing",
-    sabotage=lambda: edited(
-        (
-            "finish",
-            "FROM json_each(:events) AS e",
-            "FROM json_each(:events) AS e WHERE e.value ->> 0 <> 'end'",
-        )
-    ),
+    "I1",
+    sabotage=lambda: edited(("finish", EVENTS, f"{EVENTS} WHERE e.value ->> 0 <> 'end'")),
 )
 bug(
     "the attempt event is missing",
-    sabotage=lambda: edited(
-        (
-            "append",
-            "FROM json_each(:events) AS e",
-            "FROM json_each(:events) AS e WHERE e.value ->> 0 <> 'attempt'",
-        )
-    ),
+    "I2",
+    sabotage=lambda: edited(("append", EVENTS, f"{EVENTS} WHERE e.value ->> 0 <> 'attempt'")),
 )
 bug(
     "seq is counted outside of the transaction",
+    "I6",
+    "I15",
     sabotage=lambda: edited(
         ("append", "AND last_seq = :expected", ""),
         ("append", "last_seq = last_seq + :count, renewed", "last_seq = :expected + :count, renewed"),
     ),
-    patch=lambda: mock.patch.object(recorder.Recorder, "_commit", _forgetting_commit),
+    patch=lambda: mock.patch.object(recorder.Recorder, "_commit", bugs.forgetting_commit),
 )
-bug(
-    "a retry appends twice",
-    sabotage=lambda: edited(*LATEST_SEQ),
-)
+bug("a retry appends twice", "I6", sabotage=lambda: edited(*LATEST_SEQ), within=150)
 bug(
     "the thread's sequence is not counted",
+    "I4",
     sabotage=lambda: edited(
         (
             "append",
@@ -174,82 +173,111 @@ bug(
         )
     ),
 )
+bug(
+    "a later message overtakes an earlier one",
+    "I3",
+    sabotage=lambda: edited(
+        ("claim", "o.pos < runs.pos", "o.pos > runs.pos"), ("claimable", "o.pos < r.pos", "o.pos > r.pos")
+    ),
+)
+bug(
+    "a delayed run begins at once",
+    "I3",
+    sabotage=lambda: edited(
+        ("claim", f"AND (not_before IS NULL OR not_before <= {NOW})", ""),
+        ("claimable", f"AND (r.not_before IS NULL OR r.not_before <= {NOW})", ""),
+    ),
+)
 
 # ---------------------------------------------------------------- leases and sweeping
 
 bug(
     "renewal names the worker instead of the pairs",
+    "I2",
     sabotage=lambda: edited(
         (
             "renew",
-            "(run_id, epoch, claim_token) IN (\n    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:claims))",
-            "worker IN (SELECT w.worker FROM runs w WHERE w.run_id IN (SELECT value ->> 0 FROM json_each(:claims)))",
+            PAIRS,
+            f"worker IN (SELECT w.worker FROM runs w WHERE w.run_id IN {CLAIMED})",
         )
     ),
     within=150,
 )
-bug(
-    "every renewal keeps every run",
-    sabotage=lambda: edited(
-        (
-            "renew",
-            "AND (run_id, epoch, claim_token) IN (\n    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:claims))",
-            "",
-        )
-    ),
-    within=150,
-)
+bug("every renewal keeps every run", "I2", sabotage=lambda: edited(("renew", f"AND {PAIRS}", "")))
 bug(
     "sweeping asks neither for the epoch nor for the lease",
-    patch=lambda: mock.patch.object(moves, "sweep", _careless_sweep),
+    "I12",
+    "I15",
+    patch=lambda: mock.patch.object(moves, "sweep", bugs.sweep),
+    within=100,
 )
 bug(
     "a missing token is proof enough",
-    patch=lambda: _both(
-        mock.patch("outlive.sweeper.Sweeper._proven_dead", _one_look),
-        mock.patch.object(reads, "suspects", _all_suspects),
+    "I12",
+    patch=lambda: bugs.both(
+        mock.patch("outlive.sweeper.Sweeper._proven_dead", bugs.one_look),
+        mock.patch.object(reads, "suspects", bugs.all_suspects),
     ),
-    within=150,
+    within=100,
 )
-bug("nobody sweeps", patch=lambda: mock.patch("outlive.sweeper.Sweeper.sweep_once", _nothing))
+bug("nobody sweeps", "I15", patch=lambda: mock.patch("outlive.sweeper.Sweeper.sweep_once", bugs.nothing))
 bug(
     "recovery=stop is taken up again",
+    "I12",
     patch=lambda: mock.patch("outlive.store.moves.Recovery", mock.Mock(STOP=object())),
 )
 bug(
     "a run with a stop request is given back",
-    patch=lambda: mock.patch.object(moves.steps, "finish", _never_stopped),
-    within=150,
+    "I15",
+    patch=lambda: mock.patch.object(steps, "finish", bugs.never_stopped),
+    within=100,
 )
 bug(
     "a holder trusts itself for ever",
-    patch=lambda: mock.patch.object(lease.Keeper, "_trust", lambda self, since: 1e9),
-    within=150,
+    "I2",
+    patch=lambda: mock.patch.object(lease.Keeper, "_trust", return_value=1e9),
+    within=100,
 )
 
 # ---------------------------------------------------------------- commands
 
 bug(
     "a key is taken again",
+    "I8",
     sabotage=lambda: edited(("take_key", "DO NOTHING", "DO UPDATE SET run_id = excluded.run_id")),
 )
 bug(
+    "the key row comes after the run row",
+    "I8",
+    patch=lambda: mock.patch.object(commands.Commands, "_recorded", bugs.key_after_run),
+    within=100,
+)
+bug(
     "the body behind a key is not compared",
-    sabotage=lambda: edited(("read_key", "SELECT fingerprint,", "SELECT :key AS ignored, fingerprint,")),
-    patch=lambda: mock.patch.object(commands.encoding, "fingerprint", lambda value: "same"),
+    "I8",
+    patch=lambda: mock.patch.object(encoding, "fingerprint", return_value="same"),
 )
 bug(
     "a full thread takes another run at once",
-    patch=lambda: mock.patch.object(
-        moves.admission, "admit", lambda live, policy: moves.admission.Accept(at_once=True)
-    ),
+    "I3",
+    patch=lambda: mock.patch.object(admission, "admit", return_value=admission.Accept(at_once=True)),
     sabotage=lambda: edited(ddl=NO_INDEX),
 )
-bug("a running run is ended by whoever asks", patch=lambda: mock.patch.object(moves, "stop", _ending_stop))
-bug("nobody hears a stop request", patch=lambda: mock.patch.object(lease.Held, "end", _deaf_end))
+bug(
+    "a running run is ended by whoever asks",
+    "I2",
+    patch=lambda: mock.patch.object(moves, "stop", bugs.ending_stop),
+)
+bug(
+    "a stop that came too late is said to be under way",
+    "I7",
+    patch=lambda: mock.patch.object(moves, "stop", bugs.polite_stop),
+)
+bug("nobody hears a stop request", "I11", patch=lambda: mock.patch.object(lease.Held, "end", bugs.deaf_end))
 bug(
     "the slot of a claim whose reply was lost stays reserved",
-    patch=lambda: mock.patch.object(worker.Worker, "claim_once", _leaking_claim),
+    "I13",
+    patch=lambda: mock.patch.object(worker.Worker, "claim_once", bugs.leaking_claim),
     within=150,
 )
 
@@ -257,216 +285,121 @@ bug(
 
 bug(
     "recovery starts again from the top",
-    patch=lambda: mock.patch.object(agent.StepsAgent, "first_step", lambda self, origin: 0),
+    "I2",
+    "I15",
+    patch=lambda: mock.patch.object(agent.StepsAgent, "first_step", return_value=0),
 )
-bug("the provider does not know keys", sabotage=lambda: Sabotage(forgetful_provider=True))
+bug("the provider does not know keys", "I9", sabotage=lambda: Sabotage(forgetful_provider=True))
 bug(
     "a step is recorded before it is done",
-    patch=lambda: mock.patch.object(agent.StepsAgent, "do", _record_first),
-    within=150,
+    "I15",
+    patch=lambda: mock.patch.object(agent.StepsAgent, "do", bugs.record_first),
 )
 bug(
     "what was not yet written is dropped at the end",
-    patch=lambda: mock.patch.object(recorder.Recorder, "tail", lambda self: ()),
+    "I6",
+    patch=lambda: mock.patch.object(recorder.Recorder, "tail", return_value=()),
 )
 bug(
     "shutdown fails what it should hand back",
-    patch=lambda: mock.patch.object(execution, "_hand_back", _fail_instead),
+    "I15",
+    patch=lambda: mock.patch.object(execution, "_hand_back", bugs.fail_instead),
+)
+bug(
+    "shutdown does not wait for a claim under way",
+    "I12",
+    patch=lambda: mock.patch.object(worker.Worker, "_end_claiming", bugs.cut_claiming),
+    within=150,
 )
 
 # ---------------------------------------------------------------- observers
 
-bug("readers see what was rolled back", sabotage=lambda: Sabotage(dirty_reads=True), within=150)
-bug("hints are all there is", patch=lambda: mock.patch.object(wakeup.Waiter, "wait", _trusting_wait))
+bug("readers see what was rolled back", "I5", "I6", sabotage=lambda: Sabotage(dirty_reads=True), within=150)
+bug(
+    "hints are all there is",
+    "I15",
+    patch=lambda: mock.patch.object(wakeup.Waiter, "wait", bugs.trusting_wait),
+)
 bug(
     "a hint is given before the commit, and hints are all there is",
-    patch=lambda: _both(
-        mock.patch.object(wakeup.Waiter, "wait", _trusting_wait),
-        mock.patch.object(SimulatedStore, "announce", _early_hint),
+    "I5",
+    "I15",
+    patch=lambda: bugs.both(
+        mock.patch.object(wakeup.Waiter, "wait", bugs.trusting_wait),
+        mock.patch.object(SimulatedStore, "announce", bugs.early_hint),
     ),
 )
 bug(
     "a cursor includes its own event",
+    "I5",
     sabotage=lambda: edited(("events_after", "seq > :after", "seq >= :after")),
 )
 bug(
     "a follower skips an event now and then",
+    "I5",
     sabotage=lambda: edited(("events_after", "seq > :after", "seq > :after + (:after % 5 = 3)")),
 )
 bug(
     "a follower ends with the state instead of the event",
-    patch=lambda: mock.patch.object(subscription, "follow", _hasty_follow),
+    "I5",
+    patch=lambda: mock.patch.object(subscription, "follow", bugs.hasty_follow),
 )
 
 # ---------------------------------------------------------------- presence
 
 bug(
     "a disconnect is decided without a second look",
+    "I11",
     sabotage=lambda: edited(
-        (
-            "is_unwatched",
-            "AND NOT EXISTS (\n        SELECT 1 FROM presence p\n        WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > "
-            + NOW
-            + ")",
-            "",
-        ),
-        ("unwatched", "coalesce(p.left_at, p.lease_until) + r.grace_ms > " + NOW, "0"),
+        ("is_unwatched", WATCHED_STILL, ""),
+        ("unwatched", f"coalesce(p.left_at, p.lease_until) + r.grace_ms > {NOW}", "0"),
     ),
 )
 bug(
     "grace does not count",
+    "I11",
     sabotage=lambda: edited(("is_unwatched", "r.grace_ms", "0"), ("unwatched", "r.grace_ms", "0")),
 )
 bug(
     "viewers of a dead process stay for ever",
+    "I11",
     sabotage=lambda: edited(
         ("is_unwatched", "coalesce(p.left_at, p.lease_until)", "coalesce(p.left_at, 9e15)"),
         ("unwatched", "coalesce(p.left_at, p.lease_until)", "coalesce(p.left_at, 9e15)"),
     ),
-    patch=lambda: mock.patch("outlive.presence.Presence._leave", _nothing),
+    patch=lambda: mock.patch.object(presence.Presence, "_leave", bugs.nothing),
     within=150,
 )
 bug(
     "continue is not asked for",
+    "I11",
     sabotage=lambda: edited(
         ("is_unwatched", "r.on_disconnect = 'cancel' AND ", ""),
         ("unwatched", "r.on_disconnect = 'cancel' AND ", ""),
     ),
 )
+bug(
+    "nobody looks at how a join ended",
+    "I13",
+    patch=lambda: mock.patch.object(presence.Presence, "_joined", bugs.unlooked_joined),
+    within=150,
+)
 
 
-@contextmanager
-def _both(*patches: Any) -> Iterator[None]:
-    first, second = patches
-    with first, second:
-        yield
+@dataclass(frozen=True, kw_only=True)
+class Caught:
+    """The first seed that noticed a mutation as what it is, and what it said."""
+
+    seed: int
+    says: str
 
 
-def _unfenced(database: Any, holder: Any, origin: str, step: int) -> Any:
-    @steps_script
-    def save() -> Any:
-        yield steps.statement("clock")
-        database.checkpoints[origin] = step + 1
-        database.history.checkpoints.append(
-            agent.Checkpoint(database.loop.time(), origin, step, holder.epoch, holder.run_id)
-        )
-
-    return save()
-
-
-def steps_script(function: Any) -> Any:
-    """Make a script of a generator function."""
-    return moves.script()(function)
-
-
-async def _forgetting_commit(self: Any, batch: Any) -> None:
-    """The recorder counts by itself, whatever the reply says, and begins again after an error."""
-    if not batch:
-        return
-    step = moves.append(self._held.claim, batch, max(0, self.last_seq - 1), self._keeper.timing.lease)
-    appended = await self._store.write(step)
-    self.last_seq = appended.last_seq
-
-
-def _careless_sweep(suspect: Any, early: bool) -> Any:
-    @steps_script
-    def sweep() -> Any:
-        yield steps.statement("lock_thread", thread_id=suspect.thread_id)
-        rows = yield steps.statement("lock_run", run_id=suspect.run_id)
-        if not rows or rows[0]["state"] != "running":
-            return moves.Swept.SPARED
-        yield steps.statement("requeue_lost", run_id=suspect.run_id, epoch=rows[0]["epoch"])
-        return moves.Swept.REQUEUED
-
-    return sweep()
-
-
-_suspects = reads.suspects
-
-
-def _all_suspects(missed_ms: int, limit: int) -> Any:
-    return _suspects(0, limit)
-
-
-async def _one_look(self: Any, workers: set[str]) -> set[str]:
-    dead: set[str] = await self._store.dead(workers) if workers else set()
-    return dead
-
-
-async def _nothing(self: Any, *_: Any) -> int:
-    return 0
-
-
-def _never_stopped(run: Any, verdict: Any, *, source: Any, step: int = 0) -> Any:
-    if step:
-        yield steps.statement("requeue_lost", run_id=run.run_id, epoch=run.epoch)
-    else:
-        yield from _finish(run, verdict, source=source, step=step)
-
-
-_finish = steps.finish
-_stop = moves.stop
-_end = lease.Held.end
-_claim_once = worker.Worker.claim_once
-_write = SimulatedStore.write
-
-
-def _ending_stop(run_id: str, tenant: str | None, reason: Any, only_unwatched: bool = False) -> Any:
-    @steps_script
-    def stop() -> Any:
-        run = yield from steps.visible(run_id, tenant)
-        if run.state is moves.State.RUNNING:
-            yield from steps.finish(
-                run, moves.Verdict(state=moves.State.STOPPED, reason=reason), source=run.state
-            )
-            return moves.Stop(run=(yield from steps.known(run_id)), outcome=moves.StopOutcome.STOPPED)
-        return (yield from _stop(run_id, tenant, reason, only_unwatched).start())
-
-    stop.__name__ = "stop"
-    return dataclasses.replace(stop(), name="stop")
-
-
-def _deaf_end(self: Any, halt: Any, reason: Any = None) -> None:
-    if halt is not lease.Halt.STOP:
-        _end(self, halt, reason)
-
-
-async def _leaking_claim(self: Any) -> int:
-    before = set(self._reserved)
-    try:
-        return await _claim_once(self)
-    except Exception:
-        self._reserved |= {f"leaked-{len(self._reserved)}"} | before
-        raise
-
-
-async def _record_first(self: Any, context: Any, step: int) -> None:
-    await self._process.store.write(
-        agent.save(self._process.fleet.database, context.claim, context.run.origin, step)
-    )
-    self._call(context, step)
-
-
-async def _fail_instead(attempt: Any, tail: Any) -> Any:
-    return moves.Verdict(state=moves.State.FAILED, error="{}")
-
-
-async def _trusting_wait(self: Any, bound: float | None = None) -> None:
-    await self._event.wait()
-
-
-def _early_hint(self: Any, *topics: str) -> None:
-    """The hint went out before the transaction began; nothing is said after its commit."""
-
-
-async def _hasty_follow(store: Any, run_id: str, *, after: int = 0) -> Any:
-    with store.hub.watch(wakeup.run_topic(run_id)) as waiter:
-        while True:
-            waiter.clear()
-            for event in await store.read(reads.events(run_id, after, 500)):
-                if event.kind is not EventKind.END:
-                    yield event
-                    after = event.seq
-            if (await store.read(reads.run(run_id, None))).state.terminal:
-                return
-            await waiter.wait()
+def hunt(name: str) -> Caught | None:
+    """Try the seeds within a mutation's bound, in order."""
+    mutation = next(mutation for mutation in ALL if mutation.name == name)
+    with mutation.applied() as sabotage:
+        for seed in range(mutation.within):
+            for violation in simulate(seed, sabotage=sabotage).violations:
+                if violation.invariant in mutation.noticed_as:
+                    return Caught(seed=seed, says=f"{violation.invariant}: {violation.what}")
+    return None

@@ -55,14 +55,14 @@ class Hub:
 
     def __init__(self, poll: float = 1.0) -> None:
         self.poll = poll
-        self._waiters: dict[str, set[Waiter]] = {}
+        self._waiters: dict[str, dict[Waiter, None]] = {}  # in order: a simulation has to be repeatable
 
     @contextmanager
     def watch(self, *topics: str) -> Iterator[Waiter]:
         """Wait for any of ``topics`` within the block."""
         waiter = Waiter(self)
         for topic in topics:
-            self._waiters.setdefault(topic, set()).add(waiter)
+            self._waiters.setdefault(topic, {})[waiter] = None
         try:
             yield waiter
         finally:
@@ -81,6 +81,6 @@ class Hub:
 
     def _forget(self, topic: str, waiter: Waiter) -> None:
         waiters = self._waiters[topic]
-        waiters.discard(waiter)
+        waiters.pop(waiter, None)
         if not waiters:
             del self._waiters[topic]

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from outlive.testing.simulation.checker import Violation
 from outlive.testing.simulation.plan import Plan, generate
-from outlive.testing.simulation.simulate import Result, shrink, simulate
+from outlive.testing.simulation.simulate import Result, Sabotage, shrink, simulate
 
-__all__ = ["Plan", "Result", "Violation", "generate", "shrink", "simulate"]
+__all__ = ["Plan", "Result", "Sabotage", "Violation", "generate", "shrink", "simulate"]

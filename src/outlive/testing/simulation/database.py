@@ -84,7 +84,7 @@ class Database:
         self.history = history
         self.up_since = -1_000.0
         self.checkpoints: dict[str, int] = {}
-        self._dirty_reads = False
+        self.dirty_reads = False
         self._rolled_back: list[EventRow] = []
         self._blocks = blocks
         self._runs: list[RunChange] = []
@@ -101,7 +101,7 @@ class Database:
         """Break the database on purpose."""
         for text in ddl:
             self._connection.execute(text)
-        self._dirty_reads = dirty_reads
+        self.dirty_reads = dirty_reads
 
     def close(self) -> None:
         """Free the memory."""
@@ -126,8 +126,8 @@ class Database:
             raise
         changes = self._changes(process, script.name)
         if not commit:
-            if self._dirty_reads and script.name == "append" and changes is not None:
-                self._rolled_back += changes.events
+            if self.dirty_reads and script.name == "append" and changes is not None:
+                self._rolled_back = list(changes.events)
             connection.execute("ROLLBACK")
             return value
         connection.execute("COMMIT")
@@ -160,12 +160,11 @@ class Database:
         return sqlite.execute(self._connection, self._blocks, at)
 
     def _unreal(self, step: Statement) -> list[Row]:
-        """What was rolled back, as a reader of a broken database would get it, once."""
-        seen, self._rolled_back = self._rolled_back, []
+        """What was rolled back, as a reader of a broken database would get it."""
         wanted = (step.params["run_id"], step.params["after"] + 1)
         return [
             {**dataclasses.asdict(event), "mode": None, "created_at": 0}
-            for event in seen
+            for event in self._rolled_back
             if (event.run_id, event.seq) == wanted
         ]
 
@@ -268,6 +267,8 @@ class SimulatedStore:
         failed = not script.reads and rolls.random() < weather.failed_commits
         value = self.database.run(script, self.process.name, commit=not failed)
         if failed:
+            if self.database.dirty_reads:
+                self.hub.wake_all()  # what was not committed is published all the same
             raise retry.Transient("connection lost before commit")
         await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
         lost = rolls.random() < weather.lost_replies
