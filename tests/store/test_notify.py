@@ -197,12 +197,18 @@ async def test_S19_a_connection_that_goes_silent_is_found_out_by_the_probe(
         await hint_arrives(two, one, "run:x")
 
 
+async def impatient(connection: object, *, timeout: float) -> None:
+    """psycopg itself asks a silent server for ten seconds to give up the query."""
+    raise TimeoutError
+
+
 async def test_S19_a_peer_that_vanished_without_a_word_is_found_out(
     empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a firewall that drops: the connection stays open and nothing comes or goes on it."""
     monkeypatch.setattr(notify, "PROBE_EVERY", 0.1)
     monkeypatch.setattr(notify, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(psycopg.AsyncConnection, "_try_cancel", impatient)
     async with wire_to(empty_dsn) as wire:
         one, two = PostgresStore(empty_dsn, direct_dsn=wire.dsn), PostgresStore(empty_dsn)
         async with support.opened(one), support.opened(two):

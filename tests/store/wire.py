@@ -26,6 +26,7 @@ class Wire:
     _word: bytes = b""
     _when: Cut = Cut.BEFORE
     _gates: list[asyncio.Event] = field(default_factory=list)
+    _ends: list[asyncio.StreamWriter] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def cut(self, word: bytes, when: Cut) -> None:
@@ -36,6 +37,13 @@ class Wire:
         """Carry nothing more on the connections that there are, and tell neither side."""
         for gate in self._gates:
             gate.clear()
+
+    def down(self) -> None:
+        """End every connection.  (A cancelled task of a stream server would be reported as an error.)"""
+        for end in self._ends:
+            end.transport.abort()
+        for gate in self._gates:
+            gate.set()
 
     def _hit(self, data: bytes) -> Cut | None:
         if self._word and self._word in data:
@@ -50,6 +58,7 @@ class Wire:
         dropping, gate = asyncio.Event(), asyncio.Event()
         gate.set()
         self._gates.append(gate)
+        self._ends += [near_out, far_out]
 
         async def answers() -> None:
             while data := await far.read(65536):
@@ -106,6 +115,5 @@ async def wire_to(dsn: str) -> AsyncIterator[Wire]:
         yield wire
     finally:
         server.close()
-        for task in list(wire._tasks):
-            task.cancel()
+        wire.down()
         await asyncio.gather(*wire._tasks, return_exceptions=True)
