@@ -72,14 +72,18 @@ def _on_nth(count: int, action: Action) -> Action:
     return act
 
 
-def arm_from(text: str) -> None:
-    """Arm the points that ``text`` names; raises ``ValueError`` for an unknown action."""
+def arm_from(text: str, **actions: Action) -> None:
+    """Arm the points that ``text`` names; raises ``ValueError`` for an unknown action.
+
+    ``actions`` adds to the actions that can be named, or replaces one.
+    """
+    known = {**_ACTIONS, **actions}
     for item in filter(None, text.split(";")):
         name, _, action_name = item.partition("=")
-        if action_name not in _ACTIONS:
+        if action_name not in known:
             raise ValueError(f"failpoint {name!r} has the unknown action {action_name!r}")
         name, _, count = name.partition("@")
-        action = _ACTIONS[action_name]
+        action = known[action_name]
         arm(name, _on_nth(int(count), action) if count else action)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
-import sys
 from typing import Any, TypedDict
 
 import langgraph.graph
 
 import outlive
 from outlive import failpoints
-from outlive.agents import fenced_saver
 from outlive.agents import langgraph as langgraph_agent
-from outlive.model import Claim
+from outlive.agents import saver_postgres, saver_sqlite
 from outlive.testing.processes import gate, say
 
 
@@ -24,29 +19,23 @@ class State(TypedDict):
     done: list[str]
 
 
-_hold = fenced_saver.hold
 _ran: list[str] = []
 
 
-def _hold_after_first(claim: Claim) -> Any:
-    """A point right before the checkpoint writes that follow the first node, and before their proof."""
-    if _ran:
-        _let_writes_end()
-        failpoints.reach("checkpoint")
-    return _hold(claim)
+def _with_a_point(checkpoints: Any) -> None:
+    """A point right before the checkpoint writes that follow the first node, whatever proves their claim."""
+    write = checkpoints.write
+
+    async def write_after_first(self: Any, *args: Any) -> Any:
+        if _ran:
+            failpoints.reach("checkpoint")
+        return await write(self, *args)
+
+    checkpoints.write = write_after_first
 
 
-def _let_writes_end() -> None:
-    """Frozen in the middle of a write, this process would hold SQLite's one lock."""
-    database = json.loads(sys.argv[1])["database"]
-    if database.startswith("sqlite"):
-        path = database.removeprefix("sqlite:///")
-        with contextlib.closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as file:
-            file.execute("BEGIN IMMEDIATE")
-            file.execute("ROLLBACK")
-
-
-fenced_saver.hold = _hold_after_first
+_with_a_point(saver_sqlite.SqliteCheckpoints)
+_with_a_point(saver_postgres.PostgresCheckpoints)
 
 
 async def _first(state: State) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import pathlib
+import sqlite3
 from typing import Any
 
 from core import record
-from core import support as core
 from outlive.testing.processes import Process
 
 TESTS = pathlib.Path(__file__).parent.parent
@@ -25,10 +27,28 @@ def run_row(database: str, run_id: str) -> record.Row:
     return row
 
 
-async def just_renewed(database: str, run_id: str) -> None:
-    """Wait for the next renewal: its process writes nothing for a while then.
+async def freeze(process: Process, database: str) -> None:
+    """Freeze a process from outside, but not in the middle of a write.
 
-    Frozen in the middle of a write, a process holds SQLite's one lock, and nobody else gets anything done.
+    There it would hold SQLite's one lock, and nobody else would get anything done.
     """
-    before = run_row(database, run_id)["renewed_at"]
-    await core.until(lambda: run_row(database, run_id)["renewed_at"] != before)
+    while True:
+        process.freeze()
+        await process.frozen()
+        if not await asyncio.to_thread(locked, database):
+            return
+        process.thaw()
+
+
+def locked(database: str) -> bool:
+    """Whether somebody is in the middle of a write to a SQLite file."""
+    if not database.startswith("sqlite"):
+        return False
+    path = database.removeprefix("sqlite:///")
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            file.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return True
+    return False

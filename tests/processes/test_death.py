@@ -49,7 +49,7 @@ async def test_S07_a_worker_killed_in_the_middle_of_a_run_is_replaced_and_the_ne
 
 async def test_S07_a_worker_killed_right_after_its_claim_is_replaced(database: str) -> None:
     async with core.serving(database, *workload.agents, slots=0, timing=core.QUICK) as api:
-        async with worker(database, timing=support.SHORT, failpoints="worker.claimed=kill") as first:
+        async with worker(database, timing=support.SHORT, points="worker.claimed=kill") as first:
             run_id = (await api.submit("brief", "hello")).run.run_id
             assert await first.ended() == -9
             assert first.said(began=run_id) == []
@@ -68,7 +68,7 @@ async def test_S07_a_run_whose_worker_dies_while_it_stops_is_stopped_and_not_tri
     database: str,
 ) -> None:
     async with core.serving(database, *workload.agents, slots=0, timing=core.QUICK) as api:
-        async with worker(database, timing=support.SHORT, failpoints="execution.finalise=kill") as first:
+        async with worker(database, timing=support.SHORT, points="execution.finalise=kill") as first:
             run_id = (await api.submit("steps", thread="t")).run.run_id
             await core.seen(api, run_id, 1)
             await api.stop(run_id)
@@ -98,7 +98,7 @@ async def test_S07_a_run_that_must_not_be_tried_again_is_abandoned_as_lost(datab
 async def test_S07_a_worker_killed_before_its_verdict_is_durable_has_recorded_none(database: str) -> None:
     async with core.serving(database, *workload.agents, slots=0, timing=core.QUICK) as api:
         run_id = (await api.submit("steps")).run.run_id
-        async with worker(database, timing=support.SHORT, failpoints="execution.finalise=kill") as first:
+        async with worker(database, timing=support.SHORT, points="execution.finalise=kill") as first:
             first.open("first")
             first.open("second")
             await first.line(finished=run_id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
+import outlive
 from core import record
 from core import support as core
 from outlive import signals
 from outlive.testing.processes import Process
-from processes import graph_workload, support, workload
+from processes import support, workload
 from processes.support import worker
 
 HELD = {"lease": 60.0, "renew_every": 0.1}
@@ -49,12 +50,11 @@ async def test_S08_every_late_write_of_a_thawed_executor_is_refused_and_counted(
 ) -> None:
     async with (
         core.serving(database, *workload.agents, slots=0) as api,
-        worker(database, timing=support.SHORT, failpoints=f"{failpoint}=freeze") as frozen,
+        worker(database, timing=support.SHORT, points=f"{failpoint}=freeze") as frozen,
     ):
         listening = core.heard(api)
         run_id = (await api.submit("steps")).run.run_id
         await core.seen(api, run_id, 1)
-        await support.just_renewed(database, run_id)
         then(frozen)
         await frozen.frozen()
         async with worker(database, timing=HELD) as second:
@@ -89,10 +89,9 @@ async def test_S08_an_executor_that_thaws_after_the_other_has_ended_the_run_chan
 ) -> None:
     async with (
         core.serving(database, *workload.agents, slots=0) as api,
-        worker(database, timing=support.SHORT, failpoints="execution.finalise@1=freeze") as frozen,
+        worker(database, timing=support.SHORT, points="execution.finalise@1=freeze") as frozen,
     ):
         run_id = (await api.submit("steps")).run.run_id
-        await support.just_renewed(database, run_id)
         finish(frozen)
         await frozen.frozen()
         async with worker(database, timing=HELD) as second:
@@ -116,9 +115,7 @@ async def test_S08_a_thawed_process_goes_on_working_with_what_it_may(database: s
         listening = core.heard(api)
         run_id = (await api.submit("steps")).run.run_id
         await core.seen(api, run_id, 1)
-        await support.just_renewed(database, run_id)
-        process.freeze()
-        await process.frozen()
+        await support.freeze(process, database)
         await listening.of(signals.RunSwept, run_id=run_id, early=False)
         process.thaw()
         await process.heard("LeaseLost", run_id=run_id)
@@ -128,17 +125,22 @@ async def test_S08_a_thawed_process_goes_on_working_with_what_it_may(database: s
     assert {event.epoch for event in events} == {1, 3}
 
 
+async def nobody(context: outlive.Context) -> AsyncGenerator[None, None]:
+    """Stands for the graph where it is only submitted: importing LangGraph takes a while."""
+    yield
+    raise AssertionError("this process drives nothing")
+
+
 @pytest.mark.invariant("I2")
 async def test_S08_a_late_checkpoint_of_a_thawed_executor_is_refused_and_counted(database: str) -> None:
     """Frozen between a node's end and its checkpoint, it comes back to write it."""
     options = {"agents": "processes.graph_workload:agents"}
     async with (
-        core.serving(database, *graph_workload.agents, slots=0) as api,
-        worker(database, timing=support.SHORT, failpoints="checkpoint@1=freeze", **options) as frozen,
+        core.serving(database, outlive.agent("graph", policy=outlive.job())(nobody), slots=0) as api,
+        worker(database, timing=support.SHORT, points="checkpoint@1=freeze", **options) as frozen,
     ):
         run_id = (await api.submit("graph", {"done": []})).run.run_id
         await frozen.line(node="first")
-        await support.just_renewed(database, run_id)
         frozen.open("first")
         await frozen.frozen()
         async with worker(database, timing=HELD, **options) as second:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
 import pathlib
 import signal
+import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from outlive import lease, presence, runtime, signals
+from outlive import failpoints, lease, presence, runtime, signals
 from outlive.testing import process_tree
 from outlive.testing.hearing import WITHIN
 
@@ -47,6 +49,8 @@ def main() -> None:
 
 
 async def _serve(config: Mapping[str, Any]) -> None:
+    freeze = functools.partial(_freeze_between_writes, config["database"])
+    failpoints.arm_from(config["failpoints"], freeze=freeze)
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ending.set)
     served = runtime.Outlive(
@@ -65,6 +69,16 @@ async def _serve(config: Mapping[str, Any]) -> None:
         await ending.wait()
     for task in filter(None, (also, obeying)):
         task.cancel()
+
+
+def _freeze_between_writes(database: str) -> None:
+    """Freeze, but not in the middle of a write: SQLite's one lock would freeze everybody else, too."""
+    if database.startswith("sqlite:///"):
+        path = database.removeprefix("sqlite:///")
+        with contextlib.closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            file.execute("ROLLBACK")
+    failpoints.freeze()
 
 
 def _named(path: str) -> Any:
@@ -92,7 +106,8 @@ async def _obey(ending: asyncio.Event) -> None:
 class Process:
     """A process that serves the agents ``agents`` ("module:iterable of agents", importable from ``path``).
 
-    ``failpoints`` arms points in it (see ``outlive.failpoints``); ``also`` names a coroutine function that is
+    ``points`` arms failpoints in it (see ``outlive.failpoints``; one that freezes it does so between two
+    writes); ``also`` names a coroutine function that is
     called with the runtime beside the agents' work.  ``slots`` 0 makes it a process that only submits and
     observes.  Seconds everywhere.  Use it as an async context manager: leaving kills what still runs.
     """
@@ -107,7 +122,7 @@ class Process:
         timing: Mapping[str, float] | None = None,
         presence_lease: float = presence.LEASE,
         drain: float = runtime.DRAIN_BUDGET,
-        failpoints: str = "",
+        points: str = "",
         also: str = "",
     ) -> None:
         self.worker = ""
@@ -119,11 +134,11 @@ class Process:
             "presence_lease": presence_lease,
             "drain": drain,
             "also": also,
+            "failpoints": points,
         }
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
-            "OUTLIVE_FAILPOINTS": failpoints,
         }
         self._lines: list[Line] = []
         self._changed = asyncio.Event()
