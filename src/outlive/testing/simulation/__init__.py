@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from outlive.testing.simulation.checker import Violation
 from outlive.testing.simulation.plan import Plan, generate
-from outlive.testing.simulation.simulate import Result, Sabotage, shrink, simulate
+from outlive.testing.simulation.shrink import as_python, shrink
+from outlive.testing.simulation.simulate import Result, Sabotage, simulate
 
-__all__ = ["Plan", "Result", "Sabotage", "Violation", "generate", "shrink", "simulate"]
+__all__ = ["Plan", "Result", "Sabotage", "Violation", "as_python", "generate", "shrink", "simulate"]

@@ -9,18 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from outlive.testing.simulation.checks import effects, holders, intents, log, observers, presence, record
+from outlive.testing.simulation.checks import (
+    effects,
+    holders,
+    intents,
+    log,
+    observers,
+    presence,
+    reading,
+    record,
+)
 from outlive.testing.simulation.history import History
 
-Check = Callable[[History], Iterator[str]]
+Check = Callable[[History], Iterator[reading.Found]]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: the invariant's id, and what shows that it is broken."""
+    """A broken promise: the invariant's id, what shows that, and when it showed, if at one moment."""
 
     invariant: str
     what: str
+    at: float | None = None
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -69,5 +79,9 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 
 def check(history: History) -> list[Violation]:
-    """Return every violation that the history shows."""
-    return [Violation(invariant, sentence) for invariant, find in CHECKS for sentence in find(history)]
+    """Return every violation that the history shows, in the order of the checks."""
+    return [_violation(invariant, found) for invariant, find in CHECKS for found in find(history)]
+
+
+def _violation(invariant: str, found: reading.Found) -> Violation:
+    return Violation(invariant, found) if isinstance(found, str) else Violation(invariant, found[1], found[0])

@@ -1,34 +1,28 @@
-"""Runs one plan from beginning to rest, and makes a failing one smaller."""
+"""Runs one plan from beginning to rest, and has what happened checked."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
-import math
-import random
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from outlive.store import sql
-from outlive.testing.simulation import checker
+from outlive.testing.simulation import checker, faults
 from outlive.testing.simulation.clients import Clients
-from outlive.testing.simulation.database import Trap
-from outlive.testing.simulation.history import EventRow, FaultSpan, History
-from outlive.testing.simulation.plan import BUSIEST, PROCESSES, Fault, Plan, Strike, generate
-from outlive.testing.simulation.process import Fleet, Process
+from outlive.testing.simulation.history import EventRow, History
+from outlive.testing.simulation.plan import PROCESSES, Plan, generate
+from outlive.testing.simulation.process import Fleet
 from outlive.testing.simulation.world import Dice, StuckError, VirtualLoop
 
 T = TypeVar("T")
 BLOCKS = sql.load(sql.Dialect.SQLITE, bound_clock=True)
 REST = 45.0
 """Virtual seconds after the last fault within which everything must have ended."""
-TOKENS_BACK = 1.5
-TRAP_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +121,7 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
     clients = Clients(fleet, {op.number: op for op in plan.ops})
     loop = asyncio.get_running_loop()
     acting = [loop.create_task(clients.act(op)) for op in plan.ops]
-    striking = [loop.create_task(_strike(strike, fleet)) for strike in plan.strikes]
+    striking = [loop.create_task(faults.strike(strike, fleet)) for strike in plan.strikes]
     await asyncio.gather(*striking)
     quiet_at = loop.time()
     await asyncio.gather(*acting)
@@ -144,113 +138,6 @@ def _alive(fleet: Fleet) -> bool:
     if any(process.store.busy for process in fleet.current.values()):
         return True  # a submit that nobody waits for any more may still make a run
     return bool(fleet.database.rows("SELECT 1 FROM runs WHERE state IN ('queued', 'running') LIMIT 1"))
-
-
-async def _strike(strike: Strike, fleet: Fleet) -> None:
-    await asyncio.sleep(strike.at)
-    process = await _victim(strike, fleet)
-    if process is not None and process.up:
-        strike = dataclasses.replace(strike, process=process.machine)
-        span = FaultSpan(fleet.loop.time(), math.inf, strike.fault.value, process.name)
-        fleet.history.faults.append(span)
-        await _STRIKES[strike.fault](strike, process, fleet)
-        span.end = fleet.loop.time()
-
-
-async def _victim(strike: Strike, fleet: Fleet) -> Process | None:
-    """Whom the fault strikes: the one that is named, or that is busiest, or that makes a write first."""
-    some = list(fleet.current.values()) if strike.process == BUSIEST else [fleet.current[strike.process]]
-    if strike.on is None:
-        return max(some, key=lambda process: len(process.worker.driving))
-    trap = Trap(strike.on)
-    for process in some:
-        process.store.weather.traps.append(trap)
-    try:
-        async with asyncio.timeout(TRAP_SECONDS):
-            await trap.sprung.wait()
-    except TimeoutError:
-        return None
-    finally:
-        for process in some:
-            process.store.weather.traps.remove(trap)
-    return trap.by
-
-
-async def _kill(strike: Strike, process: Process, fleet: Fleet) -> None:
-    process.kill()
-    await asyncio.sleep(strike.lasts)
-    if fleet.current[strike.process] is process:
-        fleet.start(strike.process)
-
-
-async def _shut_down(strike: Strike, process: Process, fleet: Fleet) -> None:
-    ending = process.sandbox.spawn(process.shut_down())
-    await asyncio.wait({ending}, timeout=30.0)
-    process.kill()
-    await asyncio.sleep(strike.lasts)
-    if fleet.current[strike.process] is process:
-        fleet.start(strike.process)
-
-
-async def _freeze(strike: Strike, process: Process, fleet: Fleet) -> None:
-    del fleet
-    process.sandbox.freeze()
-    await asyncio.sleep(strike.lasts)
-    process.sandbox.thaw()
-
-
-async def _stall(strike: Strike, process: Process, fleet: Fleet) -> None:
-    del fleet
-    process.sandbox.stall()
-    await asyncio.sleep(strike.lasts)
-    process.sandbox.go_on()
-
-
-async def _skew(strike: Strike, process: Process, fleet: Fleet) -> None:
-    """A clock that is off by a constant: monotonic clocks of two machines have nothing in common."""
-    del fleet
-    if not process.worker.driving:
-        process.skew += 600.0 * strike.degree
-    await asyncio.sleep(0)
-
-
-async def _tokens_lost(strike: Strike, process: Process, fleet: Fleet) -> None:
-    """The database restarts: every token is gone at once, and comes back as processes reconnect."""
-    del strike, process
-    held = set(fleet.tokens)
-    fleet.tokens.clear()
-    fleet.database.up_since = fleet.loop.time()
-    await asyncio.sleep(TOKENS_BACK)
-    fleet.tokens.update(held & {process.worker_id for process in fleet.current.values() if process.up})
-
-
-def _weather(
-    name: str, value: Callable[[Strike], float]
-) -> Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]:
-    async def strike_with(strike: Strike, process: Process, fleet: Fleet) -> None:
-        del fleet
-        weather, now = process.store.weather, value(strike)
-        weather.begin(name, now)
-        await asyncio.sleep(strike.lasts)
-        weather.end(name, now)
-
-    return strike_with
-
-
-_STRIKES: Mapping[Fault, Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]] = {
-    Fault.KILL: _kill,
-    Fault.SHUTDOWN: _shut_down,
-    Fault.FREEZE: _freeze,
-    Fault.STALL: _stall,
-    Fault.SKEW: _skew,
-    Fault.TOKENS_LOST: _tokens_lost,
-    Fault.CUT_OFF: _weather("cut_off", lambda _: True),
-    Fault.LOST_REPLIES: _weather("lost_replies", lambda strike: strike.degree),
-    Fault.FAILED_COMMITS: _weather("failed_commits", lambda strike: strike.degree),
-    Fault.SLOW: _weather("slow", lambda strike: 1 + 100 * strike.degree),
-    Fault.HINTS_LOST: _weather("hints_lost", lambda strike: 1.0 if strike.degree > 0.5 else strike.degree),
-    Fault.HINTS_REPEATED: _weather("hints_repeated", lambda strike: strike.degree),
-}
 
 
 def _end(loop: VirtualLoop, fleet: Fleet) -> None:
@@ -279,43 +166,3 @@ def _close(task: asyncio.Task[object]) -> None:
         except BaseException:
             continue
         return
-
-
-# ---------------------------------------------------------------- smaller
-
-
-def shrink(plan: Plan, *, sabotage: Sabotage | None = None, most: int = 200) -> Result:
-    """Return the smallest plan found that breaks one of the same promises, in at most ``most`` runs."""
-    best = simulate(plan, sabotage=sabotage)
-    wanted = best.broken
-    left = most
-    shorter = True
-    while shorter and left > 0:
-        shorter = False
-        for candidate in _shorter(best.plan):
-            left -= 1
-            tried = simulate(candidate, sabotage=sabotage)
-            if tried.broken & wanted:
-                best, shorter = tried, True
-                break
-            if left <= 0:
-                break
-    return best
-
-
-def _shorter(plan: Plan) -> list[Plan]:
-    rolls = random.Random(plan.seed)
-    without = [
-        dataclasses.replace(plan, strikes=_but(plan.strikes, at)) for at in range(len(plan.strikes))
-    ] + [dataclasses.replace(plan, ops=_but(plan.ops, at)) for at in range(len(plan.ops))]
-    rolls.shuffle(without)
-    half = len(plan.ops) // 2
-    return [
-        dataclasses.replace(plan, ops=plan.ops[:half]),
-        dataclasses.replace(plan, ops=plan.ops[half:]),
-        *without,
-    ]
-
-
-def _but(items: tuple[T, ...], at: int) -> tuple[T, ...]:
-    return items[:at] + items[at + 1 :]

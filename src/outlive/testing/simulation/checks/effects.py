@@ -9,7 +9,7 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
 
-def recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
+def recorded_steps_are_not_repeated(history: History) -> Iterator[reading.Found]:
     recorded = {(point.origin, point.step): point.at for point in reversed(history.checkpoints)}
     began: dict[tuple[str, int], float] = {}
     for commit in history.commits:
@@ -20,28 +20,28 @@ def recorded_steps_are_not_repeated(history: History) -> Iterator[str]:
         noted = recorded.get((effect.origin, effect.step))
         attempt = began.get((effect.run_id, effect.epoch))
         if noted is not None and attempt is not None and noted < attempt - reading.SLACK:
-            yield f"step {effect.step} of {effect.origin[:8]} was called again after its record"
+            yield effect.at, f"step {effect.step} of {effect.origin[:8]} was called again after its record"
 
 
-def stale_attempts_record_nothing(history: History) -> Iterator[str]:
+def stale_attempts_record_nothing(history: History) -> Iterator[reading.Found]:
     best: dict[str, int] = defaultdict(int)
     for point in history.checkpoints:
         if point.step + 1 < best[point.origin]:
-            yield f"the checkpoint of {point.origin[:8]} went back to step {point.step}"
+            yield point.at, f"the checkpoint of {point.origin[:8]} went back to step {point.step}"
         best[point.origin] = max(best[point.origin], point.step + 1)
 
 
-def provider_executes_once(history: History) -> Iterator[str]:
+def provider_executes_once(history: History) -> Iterator[reading.Found]:
     executed: set[tuple[str, int]] = set()
     for effect in history.effects:
         if not effect.repeated and (effect.origin, effect.step) in executed:
-            yield f"step {effect.step} of {effect.origin[:8]} was executed twice at the provider"
+            yield effect.at, f"step {effect.step} of {effect.origin[:8]} was executed twice at the provider"
         executed.add((effect.origin, effect.step))
 
 
-def recorded_steps_were_executed(history: History) -> Iterator[str]:
+def recorded_steps_were_executed(history: History) -> Iterator[reading.Found]:
     executed = {(effect.origin, effect.step): effect.at for effect in reversed(history.effects)}
     for point in history.checkpoints:
         at = executed.get((point.origin, point.step))
         if at is None or at > point.at + reading.SLACK:
-            yield f"step {point.step} of {point.origin[:8]} was recorded before it was executed"
+            yield point.at, f"step {point.step} of {point.origin[:8]} was recorded before it was executed"

@@ -10,7 +10,7 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
 
-def only_holders_record(history: History) -> Iterator[str]:
+def only_holders_record(history: History) -> Iterator[reading.Found]:
     """A step is recorded by the attempt that holds the run at that moment."""
     held: dict[str, list[tuple[float, tuple[str, int]]]] = defaultdict(list)
     for commit, change in reading.changes(history):
@@ -18,20 +18,26 @@ def only_holders_record(history: History) -> Iterator[str]:
     for point in history.checkpoints:
         before = [after for at, after in held[point.run_id] if at < point.at]
         if before and before[-1] != ("running", point.epoch):
-            yield f"attempt {point.epoch} of {point.run_id[:8]} recorded a step when it was {before[-1]}"
+            yield (
+                point.at,
+                f"attempt {point.epoch} of {point.run_id[:8]} recorded a step when it was {before[-1]}",
+            )
 
 
-def only_holders_write(history: History) -> Iterator[str]:
+def only_holders_write(history: History) -> Iterator[reading.Found]:
     """Events, verdicts and renewals come from the process that knows that it drives the attempt."""
     knows = reading.claimed(history)
     for commit, change in reading.changes(history):
         if commit.script in ("append", "settle", "hand_back", "renew") and change.before is not None:
             holder = knows.get((change.run_id, change.before[1]))
             if holder != commit.process:
-                yield f"{commit.script} of {change.run_id[:8]} came from {commit.process}; {holder} drives it"
+                yield (
+                    commit.at,
+                    f"{commit.script} of {change.run_id[:8]} came from {commit.process}; {holder} drives it",
+                )
 
 
-def shutdown_loses_nothing(history: History) -> Iterator[str]:
+def shutdown_loses_nothing(history: History) -> Iterator[reading.Found]:
     """A process told to end, with nothing else wrong, hands back everything."""
     drives = reading.drivers(history)
     for span in history.faults:
@@ -39,10 +45,10 @@ def shutdown_loses_nothing(history: History) -> Iterator[str]:
             for commit, change in reading.changes(history):
                 held = change.before and drives.get((change.run_id, change.before[1])) == span.process
                 if held and commit.script == "sweep" and span.begin < commit.at < span.begin + 9.0:
-                    yield f"{change.run_id[:8]} was not handed back by {span.process} but lost"
+                    yield commit.at, f"{change.run_id[:8]} was not handed back by {span.process} but lost"
 
 
-def the_lost_stop_acting(history: History) -> Iterator[str]:
+def the_lost_stop_acting(history: History) -> Iterator[reading.Found]:
     """A holder that runs, but can no longer renew, ends before somebody else may take its run."""
     taken: dict[tuple[str, int], float] = {}
     for commit, change in reading.changes(history):
@@ -52,10 +58,13 @@ def the_lost_stop_acting(history: History) -> Iterator[str]:
         at = taken.get((effect.run_id, effect.epoch))
         if at is not None and at < effect.at - 0.2 and not _stood_still(history, effect.process, effect.at):
             late = effect.at - at
-            yield f"attempt {effect.epoch} of {effect.run_id[:8]} acts {late:.1f} s after it was replaced"
+            yield (
+                effect.at,
+                f"attempt {effect.epoch} of {effect.run_id[:8]} acts {late:.1f} s after it was replaced",
+            )
 
 
-def holders_let_go_in_time(history: History) -> Iterator[str]:
+def holders_let_go_in_time(history: History) -> Iterator[reading.Found]:
     """Who cannot renew ends its attempt, and says so, before anybody takes the run from it."""
     lost: dict[tuple[str, int], float] = {}
     for at, _, told in history.notes:
@@ -71,7 +80,10 @@ def holders_let_go_in_time(history: History) -> Iterator[str]:
         if gone or holder is None or _stood_still(history, holder, commit.at):
             continue
         if lost.get(attempt, history.ended_at) > commit.at + 1.0:
-            yield f"{holder} had not let go of {change.run_id[:8]} a second after it was taken from it"
+            yield (
+                commit.at,
+                f"{holder} had not let go of {change.run_id[:8]} a second after it was taken from it",
+            )
 
 
 def _gone(history: History, process: str, at: float) -> bool:
@@ -89,23 +101,23 @@ def _stood_still(history: History, process: str, at: float) -> bool:
     )
 
 
-def losses_are_losses(history: History) -> Iterator[str]:
+def losses_are_losses(history: History) -> Iterator[reading.Found]:
     lost: dict[str, int] = defaultdict(int)
     for commit, change in reading.changes(history):
         if change.losses != lost[change.run_id]:
             if commit.script != "sweep":
-                yield f"{commit.script} charged {change.run_id[:8]} a loss"
+                yield commit.at, f"{commit.script} charged {change.run_id[:8]} a loss"
             lost[change.run_id] = change.losses
 
 
-def shutdown_finalises_nothing(history: History) -> Iterator[str]:
+def shutdown_finalises_nothing(history: History) -> Iterator[reading.Found]:
     for run in history.final_runs:
         resumes = '"recovery":"resume"' in run["policy"] and run["max_losses"] > 0
         if run["state"] == "abandoned" and run["losses"] == 0 and resumes:
             yield f"{run['run_id'][:8]} was abandoned without having been lost"
 
 
-def losses_are_bounded(history: History) -> Iterator[str]:
+def losses_are_bounded(history: History) -> Iterator[reading.Found]:
     for run in history.final_runs:
         if run["losses"] > run["max_losses"]:
             yield f"{run['run_id'][:8]} was lost {run['losses']} times of {run['max_losses']}"
@@ -113,7 +125,7 @@ def losses_are_bounded(history: History) -> Iterator[str]:
             yield f"{run['run_id'][:8]} was taken up again although its policy is to stop"
 
 
-def losses_are_counted(history: History) -> Iterator[str]:
+def losses_are_counted(history: History) -> Iterator[reading.Found]:
     lost: dict[str, int] = defaultdict(int)
     for commit, change in reading.changes(history):
         lost[change.run_id] += commit.script == "sweep" and change.after[0] == "queued"
@@ -122,7 +134,7 @@ def losses_are_counted(history: History) -> Iterator[str]:
             yield f"{run['run_id'][:8]} was lost {lost[run['run_id']]} times and {run['losses']} are counted"
 
 
-def healthy_holders_keep_their_runs(history: History) -> Iterator[str]:
+def healthy_holders_keep_their_runs(history: History) -> Iterator[reading.Found]:
     drivers = reading.drivers(history)
     for commit, change in reading.changes(history):
         if commit.script != "sweep" or change.before is None:
@@ -134,10 +146,10 @@ def healthy_holders_keep_their_runs(history: History) -> Iterator[str]:
             if span.process == holder and span.fault != "tokens lost" and span.end >= commit.at - 8.0
         ]
         if holder is not None and not any(span.begin <= commit.at for span in ill):
-            yield f"{change.run_id[:8]} was taken from {holder}, which was well"
+            yield commit.at, f"{change.run_id[:8]} was taken from {holder}, which was well"
 
 
-def orphans_are_taken_over(history: History) -> Iterator[str]:
+def orphans_are_taken_over(history: History) -> Iterator[reading.Found]:
     drivers = reading.drivers(history)
     for span in history.faults:
         if span.fault != "kill" or not reading.calm_but(history, span, span.begin - 1.0, span.begin + 9.0):

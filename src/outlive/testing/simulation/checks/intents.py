@@ -10,13 +10,13 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
 
-def one_key_one_chain(history: History) -> Iterator[str]:
+def one_key_one_chain(history: History) -> Iterator[reading.Found]:
     origin = {run["run_id"]: run["origin"] for run in history.final_runs}
     chains: dict[str, set[str]] = defaultdict(set)
     for answer in history.answers:
         if answer.what == "submitted" and answer.key is not None:
             if answer.run_id not in origin:
-                yield f"{answer.client} was told of {answer.run_id[:8]}, which does not exist"
+                yield answer.at, f"{answer.client} was told of {answer.run_id[:8]}, which does not exist"
             else:
                 chains[answer.key].add(origin[answer.run_id])
     for key, found in chains.items():
@@ -31,7 +31,7 @@ def _unanswered(history: History) -> int:
     return sum(1 for _, _, told in history.notes if isinstance(told, signals.RunSubmitted))
 
 
-def answers_were_true(history: History) -> Iterator[str]:
+def answers_were_true(history: History) -> Iterator[reading.Found]:
     """Linearizability of the record: what a caller was told was so at some moment of its call."""
     timeline: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for commit, change in reading.changes(history):
@@ -41,7 +41,10 @@ def answers_were_true(history: History) -> Iterator[str]:
             continue
         held = _held_between(timeline[answer.run_id], answer.asked_at, answer.at)
         if answer.state not in held:
-            yield f"{answer.client} was told {answer.state} of {answer.run_id[:8]}, which was {held}"
+            yield (
+                answer.at,
+                f"{answer.client} was told {answer.state} of {answer.run_id[:8]}, which was {sorted(held)}",
+            )
 
 
 def _held_between(states_: list[tuple[float, str]], start: float, end: float) -> set[str]:
@@ -57,7 +60,7 @@ def _held_between(states_: list[tuple[float, str]], start: float, end: float) ->
     return held
 
 
-def stops_say_what_happened(history: History) -> Iterator[str]:
+def stops_say_what_happened(history: History) -> Iterator[reading.Found]:
     """``stopped`` is final, ``already`` is terminal, and ``requested`` found it running."""
     final = {run["run_id"]: run["state"] for run in history.final_runs}
     for answer in history.answers:
@@ -69,19 +72,22 @@ def stops_say_what_happened(history: History) -> Iterator[str]:
                 "requested": answer.state == "running",
             }[answer.detail]
             if not true:
-                yield f"{answer.client} was told {answer.detail} of {answer.run_id[:8]}: {answer.state}"
+                yield (
+                    answer.at,
+                    f"{answer.client} was told {answer.detail} of {answer.run_id[:8]}: {answer.state}",
+                )
 
 
-def key_means_one_body(history: History) -> Iterator[str]:
+def key_means_one_body(history: History) -> Iterator[reading.Found]:
     bodies: dict[str, str] = {}
     for answer in sorted(history.answers, key=lambda answer: answer.asked_at):
         if answer.what != "submitted" or not answer.key or not answer.body:
             continue
         if bodies.setdefault(answer.key, answer.body) != answer.body:
-            yield f"{answer.client} used {answer.key} with another body and was not refused"
+            yield answer.at, f"{answer.client} used {answer.key} with another body and was not refused"
 
 
-def stops_are_obeyed(history: History) -> Iterator[str]:
+def stops_are_obeyed(history: History) -> Iterator[reading.Found]:
     asked: dict[str, float] = {}
     ended = reading.ended_at(history)
     for commit, change in reading.changes(history):

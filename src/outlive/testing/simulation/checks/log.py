@@ -10,20 +10,20 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
 
-def sequences_are_dense(history: History) -> Iterator[str]:
+def sequences_are_dense(history: History) -> Iterator[reading.Found]:
     by_run: dict[str, int] = defaultdict(int)
     by_thread: dict[str, int] = defaultdict(int)
     for commit in history.commits:
         for event in commit.events:
             if event.seq != by_run[event.run_id] + 1:
-                yield f"{commit.script} wrote seq {event.seq} after {by_run[event.run_id]}"
+                yield commit.at, f"{commit.script} wrote seq {event.seq} after {by_run[event.run_id]}"
             if event.thread_seq != by_thread[event.thread_id] + 1:
-                yield f"thread seq {event.thread_seq} follows {by_thread[event.thread_id]}"
+                yield commit.at, f"thread seq {event.thread_seq} follows {by_thread[event.thread_id]}"
             by_run[event.run_id] = event.seq
             by_thread[event.thread_id] = event.thread_seq
 
 
-def epochs_open_and_never_return(history: History) -> Iterator[str]:
+def epochs_open_and_never_return(history: History) -> Iterator[reading.Found]:
     for run_id, events in reading.by_run(history.final_events).items():
         epoch = 0
         for event in events:
@@ -38,7 +38,7 @@ def epochs_open_and_never_return(history: History) -> Iterator[str]:
                 yield f"a {event.kind} of epoch {event.epoch} stands in attempt {epoch} of {run_id[:8]}"
 
 
-def nothing_follows_the_end(history: History) -> Iterator[str]:
+def nothing_follows_the_end(history: History) -> Iterator[reading.Found]:
     ended = {run["run_id"]: run for run in history.final_runs if State(run["state"]).terminal}
     for run_id, events in reading.by_run(history.final_events).items():
         ends = [event.seq for event in events if event.kind == "end"]
@@ -48,7 +48,7 @@ def nothing_follows_the_end(history: History) -> Iterator[str]:
             yield f"{run_id[:8]} has an end event and has not ended"
 
 
-def what_was_yielded_is_logged(history: History) -> Iterator[str]:
+def what_was_yielded_is_logged(history: History) -> Iterator[reading.Found]:
     """The log holds what an attempt yielded, in that order and once; all of it if it succeeded or failed."""
     given: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in history.yielded:

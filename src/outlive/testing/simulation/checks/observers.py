@@ -8,7 +8,7 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
 
 
-def delivered_is_committed(history: History) -> Iterator[str]:
+def delivered_is_committed(history: History) -> Iterator[reading.Found]:
     committed = {
         (event.run_id, event.seq): (commit.at, event) for commit in history.commits for event in commit.events
     }
@@ -16,24 +16,24 @@ def delivered_is_committed(history: History) -> Iterator[str]:
         for at, seq, epoch, kind, payload in got.events:
             found = committed.get((got.run_id, seq))
             if found is None or found[0] > at + reading.SLACK:
-                yield f"{got.client} got event {seq} of {got.run_id[:8]} before it was committed"
+                yield at, f"{got.client} got event {seq} of {got.run_id[:8]} before it was committed"
             elif (found[1].epoch, found[1].kind, found[1].payload) != (epoch, kind, payload):
-                yield f"{got.client} got another event {seq} of {got.run_id[:8]} than was committed"
+                yield at, f"{got.client} got another event {seq} of {got.run_id[:8]} than was committed"
 
 
-def transcripts_have_no_hole(history: History) -> Iterator[str]:
+def transcripts_have_no_hole(history: History) -> Iterator[reading.Found]:
     for got in history.transcripts:
         expected = got.after
-        for _, seq, _, _, _ in got.events:
+        for at, seq, _, _, _ in got.events:
             expected += 1
             if seq != expected:
-                yield f"{got.client} got seq {seq} of {got.run_id[:8]} where {expected} was due"
+                yield at, f"{got.client} got seq {seq} of {got.run_id[:8]} where {expected} was due"
                 break
         if got.ended and got.events and got.events[-1][3] != "end":
             yield f"the stream of {got.client} ended without an end event"
 
 
-def subscribers_reach_the_end(history: History) -> Iterator[str]:
+def subscribers_reach_the_end(history: History) -> Iterator[reading.Found]:
     ended_at = reading.ended_at(history)
     quiet = max((span.end for span in history.faults), default=0.0) + 12.0
     for got in history.transcripts:
@@ -42,10 +42,13 @@ def subscribers_reach_the_end(history: History) -> Iterator[str]:
             continue
         waited = got.left_at - max(end, got.joined_at, quiet)
         if waited > 3.0 and not any(kind == "end" for _, _, _, kind, _ in got.events):
-            yield f"{got.client} waited {waited:.1f} s after the end of {got.run_id[:8]} and heard nothing"
+            yield (
+                got.left_at,
+                f"{got.client} waited {waited:.1f} s after the end of {got.run_id[:8]} and heard nothing",
+            )
 
 
-def streams_end_with_the_event(history: History) -> Iterator[str]:
+def streams_end_with_the_event(history: History) -> Iterator[reading.Found]:
     for got in history.transcripts:
         cut_off = got.closed and not got.ended and got.left_at is not None
         if cut_off and reading.calm(history, got.joined_at - 5.0, got.left_at or 0.0):

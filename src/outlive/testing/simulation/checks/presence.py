@@ -9,7 +9,7 @@ from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History, Transcript
 
 
-def watched_runs_are_kept(history: History) -> Iterator[str]:
+def watched_runs_are_kept(history: History) -> Iterator[reading.Found]:
     """A disconnect stopped nothing that somebody had surely watched for its whole grace."""
     for commit, change in reading.changes(history):
         if commit.script != "stop" or change.stop_reason != "disconnect":
@@ -17,7 +17,7 @@ def watched_runs_are_kept(history: History) -> Iterator[str]:
         grace = reading.grace(history, change.run_id)
         for got in history.transcripts:
             if got.run_id == change.run_id and _watched(history, got, commit.at - grace, commit.at):
-                yield f"{change.run_id[:8]} was stopped by a disconnect while {got.client} watched"
+                yield commit.at, f"{change.run_id[:8]} was stopped by a disconnect while {got.client} watched"
 
 
 def _watched(history: History, got: Transcript, start: float, end: float) -> bool:
@@ -29,16 +29,16 @@ def _watched(history: History, got: Transcript, start: float, end: float) -> boo
     return reading.calm(history, min(start, got.joined_at) - 5.0, end)
 
 
-def grace_is_kept(history: History) -> Iterator[str]:
+def grace_is_kept(history: History) -> Iterator[reading.Found]:
     """Nothing is stopped by a disconnect before its grace has passed since it was submitted."""
     born = reading.born_at(history)
     for commit, change in reading.changes(history):
         early = commit.at + reading.SLACK < born[change.run_id] + reading.grace(history, change.run_id)
         if commit.script == "stop" and change.stop_reason == "disconnect" and early:
-            yield f"{change.run_id[:8]} was stopped before its grace was over"
+            yield commit.at, f"{change.run_id[:8]} was stopped before its grace was over"
 
 
-def unwatched_runs_stop(history: History) -> Iterator[str]:
+def unwatched_runs_stop(history: History) -> Iterator[reading.Found]:
     born, ended = reading.born_at(history), reading.ended_at(history)
     for run in history.final_runs:
         run_id = run["run_id"]

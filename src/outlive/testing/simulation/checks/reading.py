@@ -10,6 +10,8 @@ from outlive.states import State
 from outlive.testing.simulation.history import Commit, EventRow, History, RunChange
 
 SLACK = 0.001
+Found = str | tuple[float, str]
+"""What a check says: a sentence, and, if it knows, the virtual second at which it shows."""
 
 
 def changes(history: History) -> Iterator[tuple[Commit, RunChange]]:

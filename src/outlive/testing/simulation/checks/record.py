@@ -23,7 +23,7 @@ MOVE_OF = {
 }
 
 
-def moves_are_allowed(history: History) -> Iterator[str]:
+def moves_are_allowed(history: History) -> Iterator[reading.Found]:
     for commit, change in reading.changes(history):
         before = State(change.before[0]) if change.before else None
         after = State(change.after[0])
@@ -32,7 +32,10 @@ def moves_are_allowed(history: History) -> Iterator[str]:
         if not any(
             states.allowed(move, before, after) and _step(move, before, after, raised) for move in moves
         ):
-            yield f"{commit.script} took {change.run_id[:8]} from {change.before} to {change.after}"
+            yield (
+                commit.at,
+                f"{commit.script} took {change.run_id[:8]} from {change.before} to {change.after}",
+            )
 
 
 def _step(move: Move, before: State | None, after: State, raised: int) -> bool:
@@ -40,21 +43,24 @@ def _step(move: Move, before: State | None, after: State, raised: int) -> bool:
     return leaked or states.epoch_step(move, before, after) == raised
 
 
-def terminal_is_final(history: History) -> Iterator[str]:
+def terminal_is_final(history: History) -> Iterator[reading.Found]:
     ended: set[str] = set()
     for commit, change in reading.changes(history):
         if change.run_id in ended:
-            yield f"{commit.script} changed {change.run_id[:8]} after its end to {change.after}"
+            yield commit.at, f"{commit.script} changed {change.run_id[:8]} after its end to {change.after}"
         if State(change.after[0]).terminal:
             ended.add(change.run_id)
             ends = [event for event in commit.events if event.run_id == change.run_id and event.kind == "end"]
             if len(ends) != 1:
-                yield f"{change.run_id[:8]} ended with {len(ends)} end events in that commit"
+                yield commit.at, f"{change.run_id[:8]} ended with {len(ends)} end events in that commit"
             elif f'"{change.after[0]}"' not in ends[0].payload:
-                yield f"the end of {change.run_id[:8]} does not say {change.after[0]}: {ends[0].payload}"
+                yield (
+                    commit.at,
+                    f"the end of {change.run_id[:8]} does not say {change.after[0]}: {ends[0].payload}",
+                )
 
 
-def one_running_per_thread(history: History) -> Iterator[str]:
+def one_running_per_thread(history: History) -> Iterator[reading.Found]:
     running: dict[str, set[str]] = defaultdict(set)
     for commit in history.commits:
         for change in commit.runs:
@@ -65,10 +71,10 @@ def one_running_per_thread(history: History) -> Iterator[str]:
                 on_thread.discard(change.run_id)
         for thread_id in {change.thread_id for change in commit.runs}:
             if len(running[thread_id]) > 1:
-                yield f"{commit.script} left two running runs on thread {thread_id[:8]}"
+                yield commit.at, f"{commit.script} left two running runs on thread {thread_id[:8]}"
 
 
-def reasons_are_true(history: History) -> Iterator[str]:
+def reasons_are_true(history: History) -> Iterator[reading.Found]:
     asked = {answer.run_id for answer in history.answers if answer.what == "stop"}
     for run in history.final_runs:
         run_id, reason = run["run_id"], run["reason"]
@@ -86,17 +92,17 @@ def _stop_tried(history: History) -> bool:
     return any(isinstance(told, signals.StopRequested) for _, _, told in history.notes)
 
 
-def everything_ends(history: History) -> Iterator[str]:
+def everything_ends(history: History) -> Iterator[reading.Found]:
     for run in history.final_runs:
         if not State(run["state"]).terminal:
             yield f"{run['run_id'][:8]} is still {run['state']} long after the last fault"
 
 
-def threads_keep_their_order(history: History) -> Iterator[str]:
+def threads_keep_their_order(history: History) -> Iterator[reading.Found]:
     pos = {run["run_id"]: (run["thread_id"], run["pos"], run["not_before"]) for run in history.final_runs}
     begun: dict[str, int] = {}
     waiting: dict[str, set[int]] = defaultdict(set)
-    for _, change in reading.changes(history):
+    for commit, change in reading.changes(history):
         thread_id, place, not_before = pos[change.run_id]
         if change.after[0] == "queued" and not_before is None:
             waiting[thread_id].add(place)
@@ -105,32 +111,32 @@ def threads_keep_their_order(history: History) -> Iterator[str]:
         if change.after[0] == "running" and change.before and change.before[0] == "queued":
             overtaken = [other for other in waiting[thread_id] if other < place]
             if overtaken:
-                yield f"{change.run_id[:8]} overtook place {min(overtaken)} of its thread"
+                yield commit.at, f"{change.run_id[:8]} overtook place {min(overtaken)} of its thread"
         begun[thread_id] = place
 
 
-def delays_are_kept(history: History) -> Iterator[str]:
+def delays_are_kept(history: History) -> Iterator[reading.Found]:
     """A run with a time before which it must not begin does not begin before it."""
     earliest = {run["run_id"]: run["not_before"] for run in history.final_runs}
     for commit, change in reading.changes(history):
         due = earliest[change.run_id]
         if due is not None and change.after[0] == "running" and commit.at * 1000 + EPOCH_MS < due - 1:
-            yield f"{change.run_id[:8]} runs before its time"
+            yield commit.at, f"{change.run_id[:8]} runs before its time"
 
 
-def failures_are_the_agents(history: History) -> Iterator[str]:
+def failures_are_the_agents(history: History) -> Iterator[reading.Found]:
     for run in history.final_runs:
         if run["state"] == "failed" and '"fails_at":null' in run["input"]:
             yield f"{run['run_id'][:8]} failed, and its agent never does"
 
 
-def scripts_end_where_they_should(history: History) -> Iterator[str]:
+def scripts_end_where_they_should(history: History) -> Iterator[reading.Found]:
     for commit in history.commits:
         wanted = {"hand_back": {"queued"}, "claim": {"running"}}.get(commit.script)
         for change in {change.run_id: change for change in commit.runs}.values():
             if wanted and change.after[0] not in wanted:
-                yield f"{commit.script} left {change.run_id[:8]} {change.after[0]}"
+                yield commit.at, f"{commit.script} left {change.run_id[:8]} {change.after[0]}"
 
 
-def nothing_is_left_behind(history: History) -> Iterator[str]:
+def nothing_is_left_behind(history: History) -> Iterator[reading.Found]:
     yield from history.leaks
