@@ -54,11 +54,26 @@ FIELDS = {
     "not_before": NUMBER | JSON,
     "other": JSON,
 }
-BODY = (
-    st.fixed_dictionaries({}, optional=FIELDS).map(json.dumps).map(str.encode)
-    | JSON.map(json.dumps).map(str.encode)
-    | st.binary(max_size=40)
+WORD = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
+PLAIN = st.none() | st.booleans() | st.integers() | WORD | st.lists(WORD, max_size=3)
+GOOD = st.fixed_dictionaries(
+    {"agent": st.just("echo")},
+    optional={
+        "input": PLAIN,
+        "thread": WORD,
+        "metadata": st.dictionaries(WORD, PLAIN, max_size=3),
+        "on_disconnect": st.sampled_from(["cancel", "continue"]),
+        "on_busy": st.sampled_from(["enqueue", "reject"]),
+        "not_before": st.floats(0, 1e9),
+    },
 )
+ODD = st.builds(
+    lambda good, name, odd: good | {name: odd[name]},
+    GOOD,
+    st.sampled_from(sorted(FIELDS)),
+    st.fixed_dictionaries(FIELDS),
+)
+BODY = (GOOD | GOOD | ODD | JSON).map(json.dumps).map(str.encode) | st.binary(max_size=40)
 IDS = st.sampled_from(["RUN", "RUN", "FOREIGN", "NOBODY"]) | TEXT
 CURSOR = st.builds("{}:{}".format, IDS, st.integers(-2, 9)) | st.integers(-2, 9).map(str) | TEXT | IDS
 HEADER = st.builds(
@@ -72,7 +87,7 @@ QUERY = st.lists(
     max_size=3,
 )
 ROUTES = st.sampled_from(
-    ["/runs", "/runs/{}", "/runs/{}/events", "/runs/{}/stop", "/threads/{}", "/health", "/ready"]
+    ["/runs", "/runs", "/runs/{}", "/runs/{}/events", "/runs/{}/stop", "/threads/{}", "/health", "/ready"]
 )
 
 
