@@ -77,7 +77,7 @@ class Commands:
 
         Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``StoreUnavailable``.
         """
-        declared = policy or self._registry[agent].policy
+        known = self._registry[agent]  # also when a policy is given: nobody would drive the run
         for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
             check_name(field, text)
         for field, text in (("thread", thread), ("key", key)):
@@ -89,7 +89,7 @@ class Commands:
             agent=agent,
             input=_exact("input", input),
             fingerprint=encoding.fingerprint([agent, thread, input]),
-            policy=declared,
+            policy=policy or known.policy,
             thread=thread,
             key=key,
             not_before=not_before,

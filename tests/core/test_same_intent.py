@@ -30,7 +30,7 @@ async def waiting(context: outlive.Context) -> AsyncGenerator[Any, None]:
     await asyncio.Event().wait()
 
 
-def ends(database: str) -> int:
+def runs_of(database: str) -> int:
     return len(record.rows(database, "SELECT 1 AS found FROM runs"))
 
 
@@ -47,7 +47,7 @@ async def test_S21_a_double_click_on_two_processes_makes_one_run(database: str) 
             assert admitted.count(Admitted.CREATED) == 1
             assert set(admitted) <= {Admitted.CREATED, Admitted.ATTACHED, Admitted.REPLAYED}
             assert support.data(await support.story(two, run_id)) == ["hello"]
-    assert ends(database) == 25
+    assert runs_of(database) == 25
 
 
 @pytest.mark.invariant("I8")
@@ -92,7 +92,7 @@ async def test_S21_a_retry_after_the_run_ended_replays_it(database: str) -> None
         again = await served.submit("agent", "hello", key="k")
         assert (again.admitted, again.run.run_id) == (Admitted.REPLAYED, first.run.run_id)
         assert again.run.state is State.SUCCEEDED
-    assert ends(database) == 1
+    assert runs_of(database) == 1
 
 
 async def test_S21_a_submit_whose_reply_was_lost_in_the_database_makes_one_run(database: str) -> None:
@@ -106,7 +106,7 @@ async def test_S21_a_submit_whose_reply_was_lost_in_the_database_makes_one_run(d
         submitted = await served.submit("agent", "hello", key="k")
         events = await support.story(served, submitted.run.run_id)
     assert support.end(events)["state"] == "succeeded"
-    assert ends(database) == 1
+    assert runs_of(database) == 1
 
 
 async def repeated(served: outlive.Outlive) -> Submitted:
@@ -163,7 +163,7 @@ async def test_S21_two_retries_of_a_cut_off_run_at_once_make_one_continuation(da
             assert sorted(answer.admitted for answer in answers) == ["attached"] * 3 + ["continued"]
         await one.stop(run_id)
         await support.story(one, run_id)
-    assert ends(database) == 11
+    assert runs_of(database) == 11
 
 
 async def test_a_failed_run_is_replayed_and_not_tried_again(database: str) -> None:
@@ -191,7 +191,7 @@ async def test_a_submit_whose_caller_goes_away_is_still_made_and_driven(database
         run_id = (await listening.of(signals.RunSubmitted)).run_id
         assert support.end(await support.story(served, run_id))["state"] == "succeeded"
         assert (await repeated(served)).run.run_id == run_id
-    assert ends(database) == 1
+    assert runs_of(database) == 1
 
 
 async def test_a_busy_thread_refuses_a_message_when_that_is_declared_and_keeps_its_key_free(
@@ -233,7 +233,17 @@ async def test_a_submit_that_the_record_could_not_hold_is_refused_and_stores_not
         with pytest.raises(errors.InvalidInput) as refused:
             await served.submit("agent", **arguments)
     assert refused.value.field == field
-    assert ends(sqlite_url) == 0
+    assert runs_of(sqlite_url) == 0
+
+
+@pytest.mark.parametrize("policy", [None, outlive.job()])
+async def test_a_run_of_an_agent_that_nobody_knows_is_refused_whatever_its_policy(
+    policy: outlive.RunPolicy | None, sqlite_url: str
+) -> None:
+    async with support.serving(sqlite_url, brief) as served:
+        with pytest.raises(errors.NotFound):
+            await served.submit("unknown", policy=policy)
+    assert runs_of(sqlite_url) == 0
 
 
 @pytest.mark.invariant("I3")
