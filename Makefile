@@ -15,7 +15,7 @@ STAMP := .venv/.installed
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c '$(SUPPORTED)' || { \
@@ -44,6 +44,12 @@ lint: $(STAMP) ## Check style, types and the direction of imports
 .PHONY: test
 test: lint ## Lint, then run every test (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+SEEDS ?= 2000
+
+.PHONY: simulate
+simulate: $(STAMP) ## Simulate a fleet's bad days: SEEDS=N of them (ARGS=... goes to the simulation)
+	$(BIN)/python -m outlive.testing.simulate --seeds $(SEEDS) $(ARGS)
 
 .PHONY: bench
 bench: $(STAMP) ## Measure on this machine (ARGS=... goes to the benchmark)

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).parent.parent
-TARGETS = ("help", "setup", "demo", "test", "lint", "bench", "serve", "clean")
+TARGETS = ("help", "setup", "demo", "test", "lint", "simulate", "bench", "serve", "clean")
 # Bracketed so that this file does not find itself.
 OF_ONE_MACHINE = re.compile(r"(?<![\w.:/-])/([r]oot|[h]ome|[U]sers|[w]ork|[t]mp/helpers)/")
 REGISTRIES = re.compile(

@@ -1,0 +1,125 @@
+"""A history as a person reads it: when, who, what, with the broken promises where they show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from outlive import signals
+from outlive.testing.simulation.history import Answer, Commit, History, Transcript
+from outlive.testing.simulation.simulate import Result
+
+
+class Kind(StrEnum):
+    """What a line is about."""
+
+    FAULT = "fault"
+    COMMIT = "commit"
+    EFFECT = "effect"
+    CLIENT = "client"
+    SIGNAL = "signal"
+    VIOLATION = "violation"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One happening, at a virtual second."""
+
+    at: float
+    who: str
+    kind: Kind
+    what: str
+
+    def __str__(self) -> str:
+        mark = ">>>" if self.kind is Kind.VIOLATION else "   "
+        return f"{mark} {self.at:9.4f}  {self.who:<5} {self.kind.value:<9} {self.what}"
+
+
+QUIET: tuple[type, ...] = (signals.StoreRetried, signals.RunSubmitted, signals.RunEnded, signals.RunSwept)
+"""What a commit next to it says already, or says too often."""
+
+
+def timeline(result: Result, *, renewals: bool = False) -> list[Line]:
+    """Return everything that happened, in order; renewals only if they are asked for."""
+    lines = [*_faults(result.history), *_commits(result.history, renewals), *_effects(result.history)]
+    lines += [*_clients(result.history), *_signals(result.history)]
+    for broken in result.violations:
+        at = result.history.ended_at if broken.at is None else broken.at
+        lines.append(Line(at, "", Kind.VIOLATION, f"{broken.invariant}: {broken.what}"))
+    return sorted(lines, key=lambda line: (line.at, line.kind is Kind.VIOLATION))
+
+
+def _faults(history: History) -> Iterator[Line]:
+    for span in history.faults:
+        yield Line(span.begin, span.process, Kind.FAULT, f"{span.fault} begins")
+        if span.begin < span.end < float("inf"):
+            yield Line(span.end, span.process, Kind.FAULT, f"{span.fault} is over")
+
+
+def _commits(history: History, renewals: bool) -> Iterator[Line]:
+    for commit in history.commits:
+        if renewals or commit.script != "renew":
+            yield Line(commit.at, commit.process, Kind.COMMIT, f"{commit.script:<9} {_changed(commit)}")
+
+
+def _changed(commit: Commit) -> str:
+    changes = {change.run_id: change for change in commit.runs}
+    before = {change.run_id: change.before for change in reversed(commit.runs)}
+    said = [
+        f"{run_id[:8]} {_state(before[run_id])} → {_state(change.after)}"
+        for run_id, change in changes.items()
+    ]
+    events = [f"{event.run_id[:8]}:{event.seq} {event.kind}" for event in commit.events]
+    return ", ".join(said) + (f"  [{', '.join(events)}]" if events else "")
+
+
+def _state(state: tuple[str, int] | None) -> str:
+    return "nothing" if state is None else f"{state[0]}/{state[1]}"
+
+
+def _effects(history: History) -> Iterator[Line]:
+    for effect in history.effects:
+        again = ", which replays it" if effect.repeated else ""
+        what = f"step {effect.step} of {effect.run_id[:8]}/{effect.epoch} reaches the provider{again}"
+        yield Line(effect.at, effect.process, Kind.EFFECT, what)
+    for point in history.checkpoints:
+        what = f"step {point.step} of {point.run_id[:8]}/{point.epoch} is recorded as done"
+        yield Line(point.at, "", Kind.EFFECT, what)
+
+
+def _clients(history: History) -> Iterator[Line]:
+    for answer in history.answers:
+        yield Line(answer.at, answer.client, Kind.CLIENT, _told(answer))
+    for got in history.transcripts:
+        begins = f"follows {got.run_id[:8]} after {got.after} through {got.process}"
+        yield Line(got.joined_at, got.client, Kind.CLIENT, begins)
+        for at, seq, epoch, kind, payload in got.events:
+            what = f"gets {got.run_id[:8]}:{seq} {kind} of {epoch}: {payload}"
+            yield Line(at, got.client, Kind.CLIENT, what)
+        if got.left_at is not None:
+            yield Line(got.left_at, got.client, Kind.CLIENT, _left(got))
+
+
+def _told(answer: Answer) -> str:
+    asked = f" with key {answer.key}" if answer.key else ""
+    return f"{answer.what}{asked}: {answer.detail} {answer.run_id[:8]} {answer.state}".rstrip()
+
+
+def _left(got: Transcript) -> str:
+    why = "the server hung up" if got.closed else "it leaves or hears nothing"
+    return f"no longer follows {got.run_id[:8]}: {why}"
+
+
+def _signals(history: History) -> Iterator[Line]:
+    for at, process, told in history.notes:
+        if not isinstance(told, QUIET):
+            fields = [(field.name, getattr(told, field.name)) for field in dataclasses.fields(told)]
+            said = " ".join(f"{name}={_short(value)}" for name, value in fields)
+            yield Line(at, process, Kind.SIGNAL, f"{type(told).__name__} {said}")
+
+
+def _short(value: object) -> str:
+    text = str(value.value) if isinstance(value, Enum) else str(value)
+    return text[:8] if len(text) == 32 and text.isalnum() else text
