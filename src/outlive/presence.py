@@ -64,7 +64,7 @@ class Presence:
     def _joined(self, viewer: Viewer, joining: asyncio.Task[None]) -> None:
         self._joining.pop(viewer, None)
         if not joining.cancelled():
-            joining.exception()  # whoever waited for it may be gone: the loop would complain at some later time
+            joining.exception()  # whoever waited for it may be gone; the loop would complain
 
     def leave(self, viewer: Viewer, cause: Left) -> None:
         """Record that a viewer left, in a task of its own: the caller is often being cancelled.
