@@ -7,6 +7,7 @@ hint costs one poll interval, never an event.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from outlive import errors
 from outlive.model import Event, EventKind, Run
@@ -58,18 +59,26 @@ async def follow(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator
     The generator ends only after the ``end`` event.  Close it (``aclosing``) to stop watching; stopping has
     no effect on the run.  Raises ``StoreUnavailable`` when the database stays away.
     """
+    async with aclosing(batches(store, run_id, after=after)) as read:
+        async for events in read:
+            for event in events:
+                yield event
+
+
+async def batches(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+    """Like ``follow``, yielding together what one look at the record found: never nothing."""
     pages = Pages()
     with store.hub.watch(wakeup.run_topic(run_id)) as waiter:
         while True:
             waiter.clear()
             events = await store.read(reads.events(run_id, after, pages.size))
             more = pages.full(events)
-            for event in events:
-                yield event
-                after = event.seq
-                if event.kind is EventKind.END:
+            if events:
+                yield events
+                after = events[-1].seq
+                if events[-1].kind is EventKind.END:  # nothing follows it, so it is the last of a look
                     return
-            if not events and await _over(store, run_id, after):
+            elif await _over(store, run_id, after):
                 return
             if not more:
                 await waiter.wait()
