@@ -78,7 +78,7 @@ class Worker:
             await execution.drive(attempt)
         finally:
             self._around.keeper.release(attempt.held)
-            if attempt.leaked is not None and not attempt.leaked.done():
+            if attempt.leaked is not None:  # also if it has returned by now: its failure is looked at then
                 self._leaked.add(attempt.leaked)
                 attempt.leaked.add_done_callback(self._returned)
 

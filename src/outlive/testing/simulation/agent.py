@@ -86,10 +86,12 @@ class StepsAgent:
             raise
 
     async def _refuse_to_end(self, context: agents.Context) -> None:
-        """What must not be written: a step recorded by an agent whose run has ended without it."""
+        """Write the last step once more, though the run has most likely ended without this agent."""
         await asyncio.sleep(STUBBORN)
         database, origin = self._process.fleet.database, context.run.origin
-        await self._process.store.write(save(database, context.claim, origin, self.first_step(origin)))
+        last = self.first_step(origin) - 1
+        if last >= 0:
+            await self._process.store.write(save(database, context.claim, origin, last))
 
     async def _steps(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         origin, wanted = context.run.origin, context.input

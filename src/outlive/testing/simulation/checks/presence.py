@@ -8,6 +8,9 @@ from outlive.presence import HOLD
 from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History, Transcript
 
+SUBMITTED = 15.0
+"""Seconds for which a submit's own viewer counts, if its client never came to follow the run."""
+
 
 def watched_runs_are_kept(history: History) -> Iterator[reading.Found]:
     """A disconnect stopped nothing that somebody had surely watched for its whole grace."""
@@ -45,9 +48,10 @@ def unwatched_runs_stop(history: History) -> Iterator[reading.Found]:
         if run["on_disconnect"] != "cancel" or run_id not in born:
             continue
         end = ended.get(run_id, history.ended_at)
-        gone = max(
-            [born[run_id], *(_gone_at(history, got) for got in history.transcripts if got.run_id == run_id)]
-        )
+        watched = [got for got in history.transcripts if got.run_id == run_id]
+        gone = max([born[run_id], *(_gone_at(history, got) for got in watched)])
+        if not reading.calm(history, born[run_id] - 5.0, gone):
+            gone = max(gone, born[run_id] + SUBMITTED)
         late = end - (gone + reading.grace(history, run_id))
         seen_off = late > 3.5 and reading.calm(history, gone - 1.0, end)
         if seen_off or (late > 6.0 and reading.calm(history, gone + 0.5, end)):
