@@ -74,7 +74,7 @@ class NotFound(Refused):
 
     code = "not_found"
     status = 404
-    default_hint = "Check the id; ids are only visible to the tenant that made them."
+    default_hint = "Check the id, the database and the tenant: a run is visible to its own tenant only."
 
 
 class KeyConflict(Refused):

@@ -206,7 +206,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         if failure is None and (outcome := work.result()) is not None:
             return Verdict(state=outcome.state, output=_output(attempt, outcome))
         if failure is not None and not attempt.cut:
-            return _failed("agent_error", failure)
+            return _failed(attempt.run.run_id, "agent_error", failure)
         if failure is not None:
             kind = type(failure).__name__
             _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
@@ -216,7 +216,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         case Halt.SHUTDOWN:
             return None
         case Halt.LOST | None:
-            return _failed("agent_cut_itself_short", asyncio.CancelledError())
+            return _failed(attempt.run.run_id, "agent_cut_itself_short", asyncio.CancelledError())
         case _:
             assert_never(halt)
 
@@ -227,7 +227,7 @@ def _output(attempt: Attempt, outcome: agents.Outcome) -> str:
     return encoded.text
 
 
-def _failed(code: str, failure: BaseException) -> Verdict:
+def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
     """Build the verdict of an agent that raised: the public part names the kind, never the text.
 
     An exception's text may hold a DSN, a path or a customer's data, so it goes to the private detail.
@@ -237,7 +237,7 @@ def _failed(code: str, failure: BaseException) -> Verdict:
         "code": code,
         "type": kind,
         "message": f"The agent ended with {kind}.",
-        "hint": "Look the run up with: outlive runs show RUN --detail",
+        "hint": f"Look the run up with: outlive runs show {run_id} --detail",
     }
     return Verdict(state=State.FAILED, error=encoding.encode(public).text, detail=_detail(failure))
 

@@ -234,7 +234,9 @@ def log(happening: Happening) -> None:
     """Write one log line per happening; ids only, no payloads."""
     if isinstance(happening, RecordingFailed | FinalisationFailed):
         level = logging.ERROR
-    elif isinstance(happening, _LOUD):
+    elif isinstance(happening, _LOUD) or (
+        isinstance(happening, RunEnded) and happening.state in (State.FAILED, State.ABANDONED)
+    ):
         level = logging.WARNING
     else:
         level = logging.INFO

@@ -64,7 +64,7 @@ def list_(
     if as_json:
         typer.echo(json.dumps([run.public() for run in found]))
         return
-    names = ("thread", "agent", "state", "reason", "attempts", "events", "created")
+    names = ("thread", "agent", "state", "reason", "epoch", "events", "created")
     table = Table(Column("run", no_wrap=True, min_width=32), *names, box=None)
     for run in found:
         word = Text(run.state.value, STYLE[run.state])
@@ -92,15 +92,16 @@ def show(
 
     run = _with_store(database, read)
     shown = run.public()
-    if detail:
-        shown["error_detail"] = run.error_detail
     if as_json:
-        typer.echo(json.dumps(shown))
+        private = {"error_detail": run.error_detail} if detail else {}
+        typer.echo(json.dumps(shown | private))
         return
     table = Table(show_header=False)
     for name, value in shown.items():
         table.add_row(name, Text(value if isinstance(value, str) else json.dumps(value)))
     Console().print(table)
+    if detail and run.error_detail:
+        typer.echo(run.error_detail)  # as it is: a table would wrap it and cut its paths
 
 
 @app.command()
