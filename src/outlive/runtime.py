@@ -80,14 +80,11 @@ class Outlive:
         """Connect and start working; raises ``Misconfigured`` or ``StoreUnavailable``."""
         await self.store.open()
         try:
-            await self._bind_agents()
+            await self._begin()
         except BaseException:
+            await self._keeper.close()
             await self.store.close()
             raise
-        self._compose()
-        await self._keeper.start()
-        if self.slots:
-            await self._worker.begin()
         loop = asyncio.get_running_loop()
         self._draining = loop.create_task(self._drain_when_told())
         duties = {
@@ -98,6 +95,13 @@ class Outlive:
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
         self._ready = True
         return self
+
+    async def _begin(self) -> None:
+        self._compose()
+        await self._bind_agents()
+        await self._keeper.start()
+        if self.slots:
+            await self._worker.begin()
 
     async def _bind_agents(self) -> None:
         """Hand the store to every agent that keeps something in it."""
