@@ -156,7 +156,7 @@ def publish_before_commit() -> None:
 
     _replace(recorder.Recorder, "_commit", commit_late)
     _replace(execution, "_settle", settle_late)
-    _replace(subscription, "batches", functools.partial(_follow_memory, shown))
+    _replace(subscription, "looks", functools.partial(_follow_memory, shown))
 
 
 def _event(held: lease.Held, seq: int, new: NewEvent) -> Event:
@@ -175,7 +175,7 @@ def _event(held: lease.Held, seq: int, new: NewEvent) -> Event:
 
 async def _follow_memory(
     shown: dict[str, list[Event]], store: Any, run_id: str, *, after: int = 0
-) -> AsyncGenerator[list[Event], None]:
+) -> AsyncGenerator[subscription.Look, None]:
     with store.hub.watch(wakeup.run_topic(run_id)) as waiter:
         while True:
             waiter.clear()
@@ -184,7 +184,7 @@ async def _follow_memory(
             early = [event for event in shown.get(run_id, ()) if event.seq not in known]
             for event in sorted((*stored, *early), key=lambda event: event.seq):
                 if event.seq == after + 1:
-                    yield [event]
+                    yield subscription.Look([event])
                     after = event.seq
                     if event.kind is EventKind.END:
                         return

@@ -6,12 +6,18 @@ hint costs one poll interval, never an event.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from outlive import errors
 from outlive.model import Event, EventKind, Run
 from outlive.store import Store, reads, wakeup
+
+T = TypeVar("T")
 
 PAGE = 500
 """Events that one read returns at most."""
@@ -59,29 +65,78 @@ async def follow(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator
     The generator ends only after the ``end`` event.  Close it (``aclosing``) to stop watching; stopping has
     no effect on the run.  Raises ``StoreUnavailable`` when the database stays away.
     """
-    async with aclosing(batches(store, run_id, after=after)) as read:
-        async for events in read:
-            for event in events:
+    async with aclosing(looks(store, run_id, after=after)) as read:
+        async for look in read:
+            for event in look.events:
                 yield event
 
 
-async def batches(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator[list[Event], None]:
+async def looks(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator[Look, None]:
     """Like ``follow``, yielding together what one look at the record found: never nothing."""
-    pages = Pages()
-    with store.hub.watch(wakeup.run_topic(run_id)) as waiter:
+    pages, topic = Pages(), wakeup.run_topic(run_id)
+    with store.hub.watch(topic) as waiter:
         while True:
             waiter.clear()
-            events = await store.read(reads.events(run_id, after, pages.size))
-            more = pages.full(events)
-            if events:
-                yield events
-                after = events[-1].seq
-                if events[-1].kind is EventKind.END:  # nothing follows it, so it is the last of a look
-                    return
-            elif await _over(store, run_id, after):
+            look = await _look(store, topic, run_id, after, pages.size)
+            pages.full(look.events)
+            if look.events:
+                yield look
+                after = look.events[-1].seq
+            if look.over:
                 return
-            if not more:
-                await waiter.wait()
+            if not look.full and not await waiter.wait():
+                store.hub.wake((topic,))  # nobody's silence is to be trusted for longer than this one's was
+
+
+@dataclass(eq=False, slots=True)
+class Look:
+    """What one look at the record found.  Viewers of one run share it.
+
+    ``full`` if there may be more already, ``over`` if nothing will ever follow.
+    """
+
+    events: Sequence[Event]
+    full: bool = False
+    over: bool = False
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[[Sequence[Event]], T]) -> T:
+        """Return what ``make`` makes of the events, made by the first viewer who asks."""
+        if make not in self._made:
+            self._made[make] = make(self.events)
+        made: T = self._made[make]
+        return made
+
+
+_looking: set[asyncio.Task[Look]] = set()
+
+
+async def _look(store: Store, topic: str, run_id: str, after: int, size: int) -> Look:
+    """Read on, once for all who are at the same place and have had the same hints."""
+    watched = store.hub.topic(topic)
+    if len(watched.waiters) == 1:
+        return await _read(store, run_id, after, size)
+    looking: asyncio.Task[Look] | None = watched.shared.get(after)
+    if looking is None:
+        looking = asyncio.get_running_loop().create_task(_read(store, run_id, after, size))
+        watched.shared[after] = looking
+        _looking.add(looking)
+        looking.add_done_callback(functools.partial(_looked, watched, after))
+    return await asyncio.shield(looking)
+
+
+def _looked(watched: wakeup.Topic, after: int, looking: asyncio.Task[Look]) -> None:
+    _looking.discard(looking)
+    failed = looking.cancelled() or looking.exception() is not None
+    if failed and watched.shared.get(after) is looking:
+        del watched.shared[after]  # the next one tries for himself
+
+
+async def _read(store: Store, run_id: str, after: int, size: int) -> Look:
+    events = await store.read(reads.events(run_id, after, size))
+    if not events:
+        return Look(events, over=await _over(store, run_id, after))
+    return Look(events, full=len(events) >= size, over=events[-1].kind is EventKind.END)
 
 
 async def _over(store: Store, run_id: str, after: int) -> bool:

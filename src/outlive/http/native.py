@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -272,22 +272,28 @@ async def _frames(
     outlive: Outlive, present: presence.Viewer, *, recorded: bool
 ) -> AsyncGenerator[bytes, None]:
     await outlive.presence.join(present, recorded=recorded)
-    async with aclosing(subscription.batches(outlive.store, present.run_id, after=present.seen)) as batches:
-        async for events in batches:
-            for some in _pieces(events):
-                yield b"".join(map(frame, some))
-                present.seen = some[-1].seq
+    async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
+        async for look in looks:
+            for piece, seen in look.once(_pieces):
+                yield piece
+                present.seen = seen
 
 
-def _pieces(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Split events into what is sent at once: a write for each costs more than all else about it."""
-    first, size = 0, 0
-    for number, event in enumerate(events):
-        if size + len(event.payload) > PIECE_BYTES and number > first:
-            yield events[first:number]
-            first, size = number, 0
-        size += len(event.payload)
-    yield events[first:]
+def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
+    """Frame events and join them to what is sent at once, each with the last seq in it.
+
+    A write for each would cost more than all else about an event.
+    """
+    pieces: list[tuple[bytes, int]] = []
+    frames: list[bytes] = []
+    size = 0
+    for event in events:
+        frames.append(frame(event))
+        size += len(frames[-1])
+        if size >= PIECE_BYTES or event is events[-1]:
+            pieces.append((b"".join(frames), event.seq))
+            frames, size = [], 0
+    return pieces
 
 
 def frame(event: Event) -> bytes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 QUEUE = "queue"
 STOP = "stop"
@@ -41,13 +43,35 @@ class Waiter:
         """Wake this waiter."""
         self._event.set()
 
-    async def wait(self, bound: float | None = None) -> None:
-        """Return at the next hint, or after ``bound`` seconds (default: the hub's poll interval)."""
+    async def wait(self, bound: float | None = None) -> bool:
+        """Return at the next hint, or after ``bound`` seconds (default: the hub's poll interval).
+
+        Says whether there was a hint.
+        """
         try:
             async with asyncio.timeout(self._hub.poll if bound is None else bound):
                 await self._event.wait()
         except TimeoutError:
-            return
+            return False
+        return True
+
+
+@dataclass(eq=False, slots=True)
+class Topic:
+    """Who watches a topic, and what they share until the next hint.
+
+    What was read since the last hint is as good as what is read now: a change that it does not show has yet
+    to be hinted at.
+    """
+
+    waiters: dict[Waiter, None] = field(default_factory=dict)  # in order: a simulation has to be repeatable
+    shared: dict[Any, Any] = field(default_factory=dict)
+
+    def wake(self) -> None:
+        """Tell everybody."""
+        self.shared.clear()
+        for waiter in self.waiters:
+            waiter.set()
 
 
 class Hub:
@@ -55,32 +79,36 @@ class Hub:
 
     def __init__(self, poll: float = 1.0) -> None:
         self.poll = poll
-        self._waiters: dict[str, dict[Waiter, None]] = {}  # in order: a simulation has to be repeatable
+        self._waiters: dict[str, Topic] = {}
 
     @contextmanager
     def watch(self, *topics: str) -> Iterator[Waiter]:
         """Wait for any of ``topics`` within the block."""
         waiter = Waiter(self)
         for topic in topics:
-            self._waiters.setdefault(topic, {})[waiter] = None
+            self._waiters.setdefault(topic, Topic()).waiters[waiter] = None
         try:
             yield waiter
         finally:
             for topic in topics:
                 self._forget(topic, waiter)
 
+    def topic(self, name: str) -> Topic:
+        """Return a topic that is being watched."""
+        return self._waiters[name]
+
     def wake(self, topics: Iterable[str]) -> None:
         """Wake whoever watches one of ``topics``; call it on the loop's thread."""
-        for topic in topics:
-            for waiter in self._waiters.get(topic, ()):
-                waiter.set()
+        for name in topics:
+            if (topic := self._waiters.get(name)) is not None:
+                topic.wake()
 
     def wake_all(self) -> None:
         """Wake everybody: something changed and nobody knows what."""
         self.wake(list(self._waiters))
 
-    def _forget(self, topic: str, waiter: Waiter) -> None:
-        waiters = self._waiters[topic]
-        waiters.pop(waiter, None)
-        if not waiters:
-            del self._waiters[topic]
+    def _forget(self, name: str, waiter: Waiter) -> None:
+        topic = self._waiters[name]
+        topic.waiters.pop(waiter, None)
+        if not topic.waiters:
+            del self._waiters[name]
