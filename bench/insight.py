@@ -60,9 +60,9 @@ def count_commits(store: Any) -> None:
         return
     together = writer.commit_together
 
-    def counted(connection: Any, batch: list[Any]) -> None:
+    def counted(connection: Any, batch: list[Any], patience: float) -> None:
         _counted["commits"] += 1
-        together(connection, batch)
+        together(connection, batch, patience)
 
     writer.commit_together = counted
 

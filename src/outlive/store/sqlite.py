@@ -9,18 +9,16 @@ threads and connections of their own.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import functools
 import sqlite3
-import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from outlive import errors, seams, signals
 from outlive.model import Claim, Renewed, Row
-from outlive.store import filesystem, migrate, retry, same_file, sql, writer
+from outlive.store import filesystem, migrate, reader, retry, same_file, sql, writer
 from outlive.store.script import Script, Statement, statement
 from outlive.store.token_files import TokenFiles
 from outlive.store.wakeup import Hub
@@ -57,9 +55,7 @@ class SqliteStore:
         self._tokens = TokenFiles(self.path)
         self._file = same_file.SameFile(self.path)
         self._readers = readers
-        self._reading: concurrent.futures.ThreadPoolExecutor | None = None
-        self._read_connections: list[sqlite3.Connection] = []
-        self._own = threading.local()
+        self._reading: reader.Readers | None = None
 
     # ------------------------------------------------------------ lifetime
 
@@ -69,13 +65,19 @@ class SqliteStore:
             await asyncio.to_thread(self._check)
             loop = asyncio.get_running_loop()
             wake = functools.partial(loop.call_soon_threadsafe, self.hub.wake_all)
-            self._writer = writer.Writer(functools.partial(open_writing, self.path), wake, self._file)
+            connecting = functools.partial(open_writing, self.path)
+            self._writer = writer.Writer(connecting, wake, self._file, patience=BUSY_BUDGET)
             await self._writer.opened()
         except BaseException as failure:
             await self.close()
             raise _refusal(failure) from failure
         if self.path != ":memory:":
-            self._reading = concurrent.futures.ThreadPoolExecutor(self._readers, "outlive-read")
+            self._reading = reader.Readers(
+                self._readers,
+                connect=functools.partial(open_reading, self.path),
+                check=self._file.check,  # whoever reads from a file that is gone waits for ever for more
+                translate=writer.translated,
+            )
 
     def _check(self) -> None:
         if sqlite3.sqlite_version_info < (3, 40, 0):
@@ -96,16 +98,9 @@ class SqliteStore:
             await asyncio.to_thread(self._writer.stop)
             self._writer = None
         if self._reading is not None:
-            await asyncio.to_thread(self._reading.shutdown)
+            await asyncio.to_thread(self._reading.stop)
             self._reading = None
-        await asyncio.to_thread(self._release)
-
-    def _release(self) -> None:
-        for connection in self._read_connections:
-            connection.close()
-        self._read_connections.clear()
-        self._own = threading.local()
-        self._tokens.release()
+        await asyncio.to_thread(self._tokens.release)
 
     # ------------------------------------------------------------ transactions
 
@@ -128,12 +123,13 @@ class SqliteStore:
 
     async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
         """Run ``work`` on a reader thread's raw connection, which cannot write."""
-        run = self.in_writer if self._reading is None else self._on_reader
+        run = self.in_writer if self._reading is None else self._reading.run
         return await self._until(name, functools.partial(run, work), budget)
 
     async def in_writer(self, work: Work[T]) -> T:
         """Run ``work`` in one transaction on the writer's connection; it must neither commit nor block."""
-        return await asyncio.wrap_future(self._queue(work))
+        value: T = await self._opened().run(work)
+        return value
 
     async def _until(self, name: str, attempt: Callable[[], Awaitable[T]], budget: float) -> T:
         return await retry.until(
@@ -143,27 +139,10 @@ class SqliteStore:
     def _steps(self, script: Script[T]) -> Work[T]:
         return functools.partial(run_script, self._blocks, script)
 
-    def _queue(self, work: Work[T]) -> concurrent.futures.Future[T]:
+    def _opened(self) -> writer.Writer:
         if self._writer is None:
             raise errors.NotReady("The store is not open.")
-        return self._writer.put(work)
-
-    async def _on_reader(self, work: Work[T]) -> T:
-        assert self._reading is not None
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._read_now, work)
-
-    def _read_now(self, work: Work[T]) -> T:
-        try:
-            self._file.check()  # whoever reads from a file that is gone waits for ever for what comes next
-            connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
-            if connection is None:
-                connection = self._own.connection = connect(self.path)
-                connection.execute("PRAGMA query_only = ON")
-                self._read_connections.append(connection)
-            return work(connection)
-        except (sqlite3.Error, UnicodeEncodeError, OSError) as failure:
-            raise writer.translated(failure) from failure
+        return self._writer
 
     # ------------------------------------------------------------ leases and liveness
 
@@ -171,8 +150,8 @@ class SqliteStore:
         """Renew on the writer thread, which the event loop cannot stall; see ``store.Leases``."""
         step = statement("renew", claims=list(claims), lease_ms=round(lease * 1000))
         try:
-            rows = self._queue(lambda connection: execute(connection, self._blocks, step)).result(
-                BUSY_BUDGET + 5
+            rows: list[Row] = self._opened().run_now(
+                lambda connection: execute(connection, self._blocks, step), within=BUSY_BUDGET + 5
             )
         except (retry.Transient, TimeoutError) as failure:
             raise errors.StoreUnavailable("The leases could not be renewed.") from failure
@@ -203,9 +182,17 @@ def open_writing(path: str) -> sqlite3.Connection:
     connection = connect(path)
     try:
         prepare(connection)
+        connection.execute("PRAGMA busy_timeout = 0")  # the writer asks again by itself
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def open_reading(path: str) -> sqlite3.Connection:
+    """Open a connection that cannot write."""
+    connection = connect(path)
+    connection.execute("PRAGMA query_only = ON")
     return connection
 
 

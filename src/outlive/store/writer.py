@@ -15,13 +15,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from outlive import errors, failpoints
 from outlive.store import retry, same_file
-
-Work = Callable[[sqlite3.Connection], Any]
+from outlive.store.handoff import Job, Work, deliver
 
 POLL_FOREIGN = 0.02
 """Seconds between two looks for commits of other processes."""
@@ -43,25 +41,6 @@ _CURABLE = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Job:
-    """One piece of work and who waits for it."""
-
-    work: Work
-    future: concurrent.futures.Future[Any]
-    value: Any = None
-    error: BaseException | None = None
-
-    def deliver(self) -> None:
-        """Tell whoever waits how it ended, now that it is committed or rolled back."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.value)
-
-
 class Writer:
     """Runs jobs in order, as many as wait at one moment in one commit."""
 
@@ -70,15 +49,19 @@ class Writer:
         connect: Callable[[], sqlite3.Connection],
         on_foreign_commit: Callable[[], Any],
         file: same_file.SameFile,
+        patience: float,
     ) -> None:
+        """``patience``: seconds to wait for another process's write; the connection itself must not wait."""
         self._connect = connect
         self._file = file
+        self._patience = patience
         self._on_foreign_commit = on_foreign_commit
         self._connection: sqlite3.Connection | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._main, name="outlive-write", daemon=True)
         self._version = 0
+        self._looked = 0.0
         self._closing = threading.Lock()
         self._closed = False
 
@@ -87,9 +70,15 @@ class Writer:
         self._thread.start()
         await asyncio.wrap_future(self._ready)
 
-    def put(self, work: Work) -> concurrent.futures.Future[Any]:
-        """Queue ``work``; raises ``NotReady`` once the writer is stopped."""
-        job = Job(work, concurrent.futures.Future())
+    async def run(self, work: Work) -> Any:
+        """Queue ``work`` and await its commit; raises ``NotReady`` once the writer is stopped."""
+        return await self._put(Job.of_loop(work))
+
+    def run_now(self, work: Work, within: float) -> Any:
+        """Like ``run`` from another thread, for at most so many seconds; then raises ``TimeoutError``."""
+        return self._put(Job.of_thread(work)).result(within)
+
+    def _put(self, job: Job) -> Any:
         with self._closing:
             if self._closed:
                 raise errors.NotReady("The store is closed.")
@@ -121,9 +110,10 @@ class Writer:
         batch, more = self._next_batch()
         if batch:
             self._commit(batch)
-            for job in batch:
-                job.deliver()
-        self._look_for_foreign_commits()
+            deliver(batch)
+            batch.clear()  # else what it holds would stay until there is something else to write
+        if time.monotonic() - self._looked >= POLL_FOREIGN:
+            self._look_for_foreign_commits()
         return more
 
     def _next_batch(self) -> tuple[list[Job], bool]:
@@ -144,7 +134,7 @@ class Writer:
             if self._connection is None:
                 self._file.check()  # else a new, empty file would be made where the database was
                 self._connection = self._connect()
-            commit_together(self._connection, batch)
+            commit_together(self._connection, batch, self._patience)
             self._check_file(batch)
         except BaseException as failure:
             # Neither begun nor rolled back: only a new connection is known to hold no transaction.  If this
@@ -173,6 +163,7 @@ class Writer:
                 connection.close()
 
     def _look_for_foreign_commits(self) -> None:
+        self._looked = time.monotonic()
         if self._connection is None:
             return
         try:
@@ -186,12 +177,15 @@ class Writer:
                 self._on_foreign_commit()
 
 
-def commit_together(connection: sqlite3.Connection, batch: list[Job]) -> None:
+def commit_together(connection: sqlite3.Connection, batch: list[Job], patience: float) -> None:
     """Run a batch in one transaction, a savepoint per job; a failing commit fails all of them."""
     try:
-        begin(connection)
-        for job in batch:
-            _in_savepoint(connection, job)
+        begin(connection, patience)
+        if len(batch) == 1:
+            batch[0].run(connection)
+        else:
+            for job in batch:
+                _in_savepoint(connection, job)
         failpoints.reach("sqlite.commit")
         connection.execute("COMMIT")
         failpoints.reach("sqlite.committed")
@@ -202,33 +196,28 @@ def commit_together(connection: sqlite3.Connection, batch: list[Job]) -> None:
             connection.execute("ROLLBACK")
 
 
-def begin(connection: sqlite3.Connection) -> None:
-    """Take the write lock, asking every millisecond for as long as the connection's busy time-out.
+def begin(connection: sqlite3.Connection, patience: float) -> None:
+    """Take the write lock, asking every millisecond for ``patience`` seconds.
 
     SQLite's own waiting backs off to a tenth of a second: a process that writes all the time then starves
     the others for seconds on end.
     """
-    patience = connection.execute("PRAGMA busy_timeout").fetchone()[0]
-    give_up = time.monotonic() + patience / 1000
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as busy:
-                if busy.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
-                    raise
-                time.sleep(ASK_AGAIN * (0.5 + random.random()))  # not in step with the others
-            else:
-                return
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {patience}")
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as busy:
+            if busy.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                raise
+            time.sleep(ASK_AGAIN * (0.5 + random.random()))  # not in step with the others
+        else:
+            return
 
 
 def _in_savepoint(connection: sqlite3.Connection, job: Job) -> None:
     connection.execute("SAVEPOINT job")
     try:
-        job.value = job.work(connection)
+        job.run(connection)
     except BaseException as failure:
         if not connection.in_transaction:
             raise  # the database rolled everything back by itself: disk full, I/O error
