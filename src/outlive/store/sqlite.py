@@ -29,6 +29,10 @@ Blocks = Mapping[str, sql.Block]
 
 BLOCKS = sql.load(sql.Dialect.SQLITE)  # at import: reading a file would block an event loop
 
+POLL_FOREIGN = 0.02
+"""Seconds between two looks for commits of other processes."""
+POLL_FOLLOWED = 0.004
+"""The same while a run is being followed here, perhaps one that another process drives."""
 BUSY_BUDGET = 5.0
 """Seconds that a write waits for another process's write; leases must be longer."""
 
@@ -66,7 +70,9 @@ class SqliteStore:
             loop = asyncio.get_running_loop()
             wake = functools.partial(loop.call_soon_threadsafe, self.hub.wake_all)
             connecting = functools.partial(open_writing, self.path)
-            self._writer = writer.Writer(connecting, wake, self._file, patience=BUSY_BUDGET)
+            self._writer = writer.Writer(
+                connecting, wake, self._file, patience=BUSY_BUDGET, poll=self._poll_foreign
+            )
             await self._writer.opened()
         except BaseException as failure:
             await self.close()
@@ -165,8 +171,11 @@ class SqliteStore:
         """Try the others' locks; see ``store.Liveness``."""
         return await asyncio.to_thread(self._tokens.dead, workers)
 
+    def _poll_foreign(self) -> float:
+        return POLL_FOLLOWED if self.hub.followed else POLL_FOREIGN
+
     def announce(self, *topics: str) -> None:
-        """Wake local waiters; other processes see the commit itself within ``POLL_FOREIGN`` seconds."""
+        """Wake local waiters; other processes see the commit itself when they next look for one."""
         self.hub.wake(topics)
 
 

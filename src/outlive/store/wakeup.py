@@ -16,6 +16,7 @@ from typing import Any
 QUEUE = "queue"
 STOP = "stop"
 VIEWERS = "viewers"
+_DUTIES = frozenset({QUEUE, STOP, VIEWERS})
 
 
 def run_topic(run_id: str) -> str:
@@ -80,18 +81,30 @@ class Hub:
     def __init__(self, poll: float = 1.0) -> None:
         self.poll = poll
         self._waiters: dict[str, Topic] = {}
+        self._followers = 0
 
     @contextmanager
     def watch(self, *topics: str) -> Iterator[Waiter]:
         """Wait for any of ``topics`` within the block."""
         waiter = Waiter(self)
+        follows = not _DUTIES.issuperset(topics)
+        self._followers += follows
         for topic in topics:
             self._waiters.setdefault(topic, Topic()).waiters[waiter] = None
         try:
             yield waiter
         finally:
+            self._followers -= follows
             for topic in topics:
                 self._forget(topic, waiter)
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody waits for a run or a thread, and not only this process's own duties.
+
+        Any thread may ask.
+        """
+        return self._followers > 0
 
     def topic(self, name: str) -> Topic:
         """Return a topic that is being watched."""

@@ -21,8 +21,6 @@ from outlive import errors, failpoints
 from outlive.store import retry, same_file
 from outlive.store.handoff import Job, Work, deliver
 
-POLL_FOREIGN = 0.02
-"""Seconds between two looks for commits of other processes."""
 MOST_PER_COMMIT = 64
 ASK_AGAIN = 0.001
 """Seconds between two requests for the write lock."""
@@ -50,11 +48,16 @@ class Writer:
         on_foreign_commit: Callable[[], Any],
         file: same_file.SameFile,
         patience: float,
+        poll: Callable[[], float],
     ) -> None:
-        """``patience``: seconds to wait for another process's write; the connection itself must not wait."""
+        """``patience``: seconds to wait for another process's write; the connection itself must not wait.
+
+        ``poll`` gives the seconds until the next look for commits of other processes.
+        """
         self._connect = connect
         self._file = file
         self._patience = patience
+        self._poll = poll
         self._on_foreign_commit = on_foreign_commit
         self._connection: sqlite3.Connection | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -112,14 +115,14 @@ class Writer:
             self._commit(batch)
             deliver(batch)
             batch.clear()  # else what it holds would stay until there is something else to write
-        if time.monotonic() - self._looked >= POLL_FOREIGN:
+        if time.monotonic() - self._looked >= self._poll():
             self._look_for_foreign_commits()
         return more
 
     def _next_batch(self) -> tuple[list[Job], bool]:
         batch: list[Job] = []
         try:
-            job = self._jobs.get(timeout=POLL_FOREIGN)
+            job = self._jobs.get(timeout=self._poll())
             while job is not None:
                 batch.append(job)
                 if len(batch) == MOST_PER_COMMIT:
