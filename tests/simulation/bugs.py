@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
-from outlive import commands, lease, presence, worker
+from outlive import commands, execution, lease, presence, worker
 from outlive.agents import Context
 from outlive.model import (
     Event,
@@ -169,6 +169,17 @@ async def cut_claiming(self: worker.Worker, budget: float) -> None:
         self._claiming.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._claiming
+
+
+async def forgetful_drive(self: worker.Worker, attempt: execution.Attempt) -> None:
+    """Nobody looks at an agent that was given up on and returned before its run was over."""
+    try:
+        await execution.drive(attempt)
+    finally:
+        self._around.keeper.release(attempt.held)
+        if attempt.leaked is not None and not attempt.leaked.done():
+            self._leaked.add(attempt.leaked)
+            attempt.leaked.add_done_callback(self._returned)
 
 
 async def record_first(self: agent.StepsAgent, context: Context, step: int) -> None:

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from outlive.testing.simulation.process import Process
 
 
-STUBBORN = 2.5
-"""Seconds for which a stubborn agent goes on after it was cancelled: more than any deadline."""
-
-
 @dataclass(slots=True)
 class Provider:
     """Executes an effect once per key, and remembers every call."""
@@ -86,12 +82,13 @@ class StepsAgent:
             raise
 
     async def _refuse_to_end(self, context: agents.Context) -> None:
-        """Write the last step once more, though the run has most likely ended without this agent."""
-        await asyncio.sleep(STUBBORN)
+        """Write the last step once more, or fail, though the run has most likely ended without this agent."""
+        await asyncio.sleep(context.input["stubborn"])
         database, origin = self._process.fleet.database, context.run.origin
         last = self.first_step(origin) - 1
-        if last >= 0:
-            await self._process.store.write(save(database, context.claim, origin, last))
+        if last < 0:
+            raise ValueError("as the plan wants it")
+        await self._process.store.write(save(database, context.claim, origin, last))
 
     async def _steps(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         origin, wanted = context.run.origin, context.input

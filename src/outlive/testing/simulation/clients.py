@@ -90,7 +90,7 @@ class Clients:
             fails_at = 0 if op.strays else None
             body = {
                 "warm": 0.0,
-                "stubborn": False,
+                "stubborn": 0.0,
                 "steps": 2,
                 "pace": 0.4,
                 "chunks": 1,

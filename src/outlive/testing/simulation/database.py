@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import random
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from outlive.testing.simulation.process import Process
 
 T = TypeVar("T")
+LATENCY = 0.002
+"""Seconds that a message to the database, or back, takes on average."""
 _WATCH = """
 CREATE TEMP TRIGGER made AFTER INSERT ON main.runs BEGIN SELECT note_run(
   NEW.run_id, NEW.thread_id, NULL, NULL, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
@@ -232,7 +235,7 @@ class SimulatedStore:
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading script; see ``store.Transactions``."""
-        return await self._until(script, functools.partial(self._try, script), budget)
+        return await self._until(script, functools.partial(self._look, script), budget)
 
     async def _until(self, script: Script[T], attempt: Callable[[], Awaitable[T]], budget: float) -> T:
         return await retry.until(
@@ -251,9 +254,25 @@ class SimulatedStore:
         if not task.cancelled():
             task.exception()  # its caller may be dead
 
-    async def _try(self, script: Script[T]) -> T:
+    async def _look(self, script: Script[T]) -> T:
+        """One try to read: as old as it can be when it arrives."""
         rolls, weather = self.dice.of(f"io/{self.process.name}"), self.weather
-        await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
+        if weather.cut_off:
+            await asyncio.sleep(self._latency(rolls))
+            raise retry.Transient("cut off")
+        value = self.database.run(script, self.process.name)
+        await asyncio.sleep(self._latency(rolls) + self._latency(rolls))
+        if self.weather.cut_off or rolls.random() < weather.lost_replies:
+            raise retry.Transient("reply lost")
+        return value
+
+    def _latency(self, rolls: random.Random) -> float:
+        return rolls.expovariate(1 / LATENCY) * self.weather.slow
+
+    async def _try(self, script: Script[T]) -> T:
+        """One try to write."""
+        rolls, weather = self.dice.of(f"io/{self.process.name}"), self.weather
+        await asyncio.sleep(self._latency(rolls))
         if weather.cut_off:
             raise retry.Transient("cut off")
         for trap in weather.traps:
@@ -264,13 +283,13 @@ class SimulatedStore:
                 break
         if self.weather.cut_off and script.name != "claim":
             raise retry.Transient("cut off")
-        failed = not script.reads and rolls.random() < weather.failed_commits
+        failed = rolls.random() < weather.failed_commits
         value = self.database.run(script, self.process.name, commit=not failed)
         if failed:
             if self.database.dirty_reads:
-                self.hub.wake_all()  # what was not committed is published all the same
+                self.process.fleet.wake_all()  # what was not committed is published all the same
             raise retry.Transient("connection lost before commit")
-        await asyncio.sleep(rolls.expovariate(1 / 0.002) * weather.slow)
+        await asyncio.sleep(self._latency(rolls))
         lost = rolls.random() < weather.lost_replies
         if lost or self.weather.cut_off:  # the weather may have changed meanwhile
             raise retry.Transient("reply lost")

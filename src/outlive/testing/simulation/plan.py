@@ -6,11 +6,12 @@ streams of its own, so that a shorter plan meets much the same latencies.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlive.testing.simulation.process import POLICIES
 
@@ -53,7 +54,7 @@ ABRUPT = frozenset({Fault.KILL, Fault.SHUTDOWN, Fault.FREEZE, Fault.STALL, Fault
 LASTS = {
     Fault.FREEZE: (0.5, 5.0, 5.0, 6.0, 9.0),
     Fault.STALL: (0.5, 2.0, 5.0, 9.0),
-    Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0),
+    Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0, 13.0),
 }
 _OFTEN: Mapping[Fault, int] = {
     Fault.KILL: 6,
@@ -62,7 +63,7 @@ _OFTEN: Mapping[Fault, int] = {
     Fault.STALL: 2,
     Fault.CUT_OFF: 5,
     Fault.LOST_REPLIES: 2,
-    Fault.FAILED_COMMITS: 2,
+    Fault.FAILED_COMMITS: 3,
     Fault.TOKENS_LOST: 2,
 }
 FREQUENT = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
@@ -77,8 +78,8 @@ MOMENTS = (*(write for write, often in _WRITES.items() for _ in range(often)), *
 class Op:
     """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good.
 
-    ``stubborn``: its agent does not end when it is cancelled.  ``strays``: with a shared key it says
-    something else than the others.
+    ``stubborn``: seconds for which its agent goes on after it was cancelled.  ``strays``: with a shared key
+    it says something else than the others.
     """
 
     number: int
@@ -89,7 +90,7 @@ class Op:
     agent: str = ""
     key: str = ""
     warm: float = 0.0
-    stubborn: bool = False
+    stubborn: float = 0.0
     steps: int = 0
     pace: float = 0.0
     chunks: int = 0
@@ -126,20 +127,107 @@ class Plan:
     strikes: tuple[Strike, ...] = field(default=())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Theme:
+    """A plan that is all about one thing: which faults, when, for how long, how many, and what is asked."""
+
+    faults: tuple[Fault, ...]
+    moments: tuple[str | None, ...]
+    lasts: tuple[float, ...]
+    strikes: tuple[int, ...]
+    asked: Mapping[str, tuple[object, ...]]
+
+
+_LATE = Theme(  # holders come back late, while the next ones warm up
+    faults=(Fault.FREEZE,),
+    moments=("settle", "settle", "append", "save"),
+    lasts=(4.5, 5.0, 6.0),
+    strikes=(2, 3, 4),
+    asked={"warm": (2.0, 3.0), "pace": (0.0, 0.3, 1.0)},
+)
+THEMES = (
+    _LATE,
+    _LATE,
+    Theme(  # commits fail and replies are lost
+        faults=(Fault.FAILED_COMMITS, Fault.FAILED_COMMITS, Fault.LOST_REPLIES),
+        moments=(None,),
+        lasts=(6.0, 9.0),
+        strikes=(3, 4, 6),
+        asked={"chunks": (1, 3), "pace": (0.3, 1.0), "leaves_after": (None, 4)},
+    ),
+    Theme(  # viewers leave for good
+        faults=(Fault.KILL,),
+        moments=(None,),
+        lasts=(0.3,),
+        strikes=(0, 1),
+        asked={
+            "want": (Want.ASK,),
+            "agent": ("chat", "curt", "short"),
+            "thread": (None,),
+            "pace": (4.0, 6.0),
+            "steps": (2,),
+            "leaves_after": (0, 1),
+            "away": (None, 2.5),
+        },
+    ),
+    Theme(  # processes are replaced
+        faults=(Fault.SHUTDOWN,),
+        moments=("claim", "claim", "append", "settle", None),
+        lasts=(0.3, 1.0),
+        strikes=(2, 3, 4),
+        asked={
+            "want": (Want.ASK, Want.FIRE),
+            "warm": (0.0,),
+            "pace": (0.3, 1.0),
+            "steps": (1, 2),
+            "delayed": (None,),
+            "thread": ("t0", "t1", "t2"),
+            "agent": ("job", "once", "fragile", "short"),
+        },
+    ),
+    Theme(  # the database is out of reach for long
+        faults=(Fault.CUT_OFF,),
+        moments=(None, None, "claim"),
+        lasts=(13.0, 20.0),
+        strikes=(1, 2),
+        asked={"want": (Want.ASK, Want.ASK, Want.AGAIN), "leaves_after": (None, 1), "away": (None, 0.1)},
+    ),
+)
+
+
 def generate(seed: int) -> Plan:
     """Draw a plan: 8 to 18 client operations over a few threads, and up to 12 faults.
 
-    Half of the plans know only a few kinds of fault, of agents and of moments: what needs the same bad luck
-    twice would hardly ever happen if everything happened a little everywhere.
+    Half of the plans have a theme.  Half of the others know only a few kinds of fault, of agents and of
+    moments.  What needs the same bad luck twice would hardly ever happen if all happened a little everywhere.
     """
     rolls = random.Random(f"plan/{seed}")
     threads = [f"t{number}" for number in range(rolls.randint(1, 4))]
+    theme = rolls.choice(THEMES) if rolls.random() < 0.5 else None
     agents = _some(rolls, tuple(POLICIES), 2)
-    ops = tuple(_op(rolls, number, threads, agents) for number in range(rolls.randint(8, 18)))
-    faults, moments = _some(rolls, FREQUENT, 3), _some(rolls, MOMENTS, 2)
-    many = rolls.choice((0, 1, 1, 2, 4, 6, 9, 12))
-    strikes = tuple(_strike(rolls, faults, moments) for _ in range(many))
-    return Plan(seed=seed, ops=ops, strikes=strikes)
+    ops = [_op(rolls, number, threads, agents) for number in range(rolls.randint(8, 18))]
+    if theme is not None:
+        ops = [_themed(rolls, op, theme.asked) for op in ops]
+        many, faults, moments = rolls.choice(theme.strikes), theme.faults, theme.moments
+    else:
+        many = rolls.choice((0, 1, 1, 2, 4, 6, 9, 12))
+        faults, moments = _some(rolls, FREQUENT, 3), _some(rolls, MOMENTS, 2)
+    strikes = [_strike(rolls, faults, moments) for _ in range(many)]
+    if theme is not None:
+        strikes = [dataclasses.replace(strike, lasts=rolls.choice(theme.lasts)) for strike in strikes]
+    return Plan(seed=seed, ops=tuple(_twice(rolls, op, ops) for op in ops), strikes=tuple(strikes))
+
+
+def _themed(rolls: random.Random, op: Op, asked: Mapping[str, tuple[object, ...]]) -> Op:
+    changed: dict[str, Any] = {name: rolls.choice(values) for name, values in asked.items()}
+    return dataclasses.replace(op, **changed)
+
+
+def _twice(rolls: random.Random, op: Op, ops: list[Op]) -> Op:
+    """Half of those who say the same again do so at once: a double click, a retry by a proxy."""
+    if op.want is Want.AGAIN and rolls.random() < 0.5 and op.target < len(ops):
+        return dataclasses.replace(op, at=ops[op.target].at + rolls.expovariate(1 / 0.005))
+    return op
 
 
 def _some(rolls: random.Random, everything: tuple[T, ...], few: int) -> tuple[T, ...]:
@@ -161,7 +249,7 @@ def _op(rolls: random.Random, number: int, threads: list[str], agents: tuple[str
         key=rolls.choice((f"k{number}", f"k{number}", f"shared{rolls.randint(0, 2)}")),
         steps=min(rolls.choice((0, 1, 2, 3, 4)), int(12.0 / max(pace, 0.1))),
         warm=rolls.choice((0.0, 0.0, 0.5, 2.0, 3.0)),
-        stubborn=rolls.random() < 0.15,
+        stubborn=rolls.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.001, 2.5)),
         pace=pace,
         chunks=rolls.choice((0, 1, 3)),
         fails_at=rolls.choice((None, None, None, 1)),

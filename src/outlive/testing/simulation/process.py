@@ -65,7 +65,7 @@ class Process:
         )
         self.presence = presence.Presence(self.store, happenings=told, lease=VIEWER_LEASE)
         self.disconnect = disconnect.Disconnect(self.store, happenings=told)
-        self.sweeper = sweeper.Sweeper(self.store, timing=TIMING, happenings=told, local=local, every=0.4)
+        self.sweeper = sweeper.Sweeper(self.store, timing=TIMING, happenings=told, local=local, every=0.6)
 
     @property
     def worker_id(self) -> str:
@@ -154,6 +154,11 @@ class Fleet:
     def peers(self, process: Process) -> list[Process]:
         """The other processes that live."""
         return [peer for peer in self.current.values() if peer is not process and peer.up]
+
+    def wake_all(self) -> None:
+        """Have everybody read again."""
+        for process in self.current.values():
+            process.store.hub.wake_all()
 
     def close(self) -> None:
         """Free what a simulation holds."""

@@ -64,7 +64,7 @@ def _but(items: tuple[T, ...], at: int) -> tuple[T, ...]:
 
 def _simpler(op: Op) -> Iterator[Op]:
     """The same intention with one thing as it usually is."""
-    plain: list[dict[str, Any]] = [{"delayed": None}, {"strays": False}, {"stubborn": False}, {"warm": 0.0}]
+    plain: list[dict[str, Any]] = [{"delayed": None}, {"strays": False}, {"stubborn": 0.0}, {"warm": 0.0}]
     for change in (*plain, {"chunks": 0}):
         simpler = dataclasses.replace(op, **change)
         if simpler != op:

@@ -21,6 +21,8 @@ from outlive.testing.simulation.world import Dice, StuckError, VirtualLoop
 
 T = TypeVar("T")
 BLOCKS = sql.load(sql.Dialect.SQLITE, bound_clock=True)
+LAST_READS = 1.0
+"""Virtual seconds after which a read whose viewer has gone must be back."""
 REST = 45.0
 """Virtual seconds after the last fault within which everything must have ended."""
 
@@ -132,6 +134,7 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
         await asyncio.wait({ending}, timeout=30.0)
         if not ending.done():
             fleet.history.leaks.append(f"{process.name} does not shut down")
+    await asyncio.sleep(LAST_READS)
 
 
 def _alive(fleet: Fleet) -> bool:

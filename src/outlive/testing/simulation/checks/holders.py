@@ -40,12 +40,15 @@ def only_holders_write(history: History) -> Iterator[reading.Found]:
 def shutdown_loses_nothing(history: History) -> Iterator[reading.Found]:
     """A process told to end, with nothing else wrong, hands back everything."""
     drives = reading.drivers(history)
+    others = [span for span in history.faults if span.fault != "shutdown"]
     for span in history.faults:
-        if span.fault == "shutdown" and reading.calm_but(history, span, span.begin - 5.0, span.begin + 9.0):
-            for commit, change in reading.changes(history):
-                held = change.before and drives.get((change.run_id, change.before[1])) == span.process
-                if held and commit.script == "sweep" and span.begin < commit.at < span.begin + 9.0:
-                    yield commit.at, f"{change.run_id[:8]} was not handed back by {span.process} but lost"
+        start, end = span.begin - 5.0, span.begin + 9.0
+        if span.fault != "shutdown" or any(other.begin <= end and other.end >= start for other in others):
+            continue
+        for commit, change in reading.changes(history):
+            held = change.before and drives.get((change.run_id, change.before[1])) == span.process
+            if held and commit.script == "sweep" and span.begin < commit.at < end:
+                yield commit.at, f"{change.run_id[:8]} was not handed back by {span.process} but lost"
 
 
 def the_lost_stop_acting(history: History) -> Iterator[reading.Found]:
