@@ -7,10 +7,11 @@ import importlib.util
 import json
 import pathlib
 import re
+import shutil
 import sys
 import tomllib
 import types
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypedDict
 
@@ -33,7 +34,8 @@ WITHIN = 20.0
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [block for its, block in found if its == language]
 
 
 def rows(page: str, head: str) -> list[list[str]]:
@@ -147,6 +149,8 @@ async def test_the_handler_of_the_README_streams_attaches_and_goes_on(yours: Non
     async with served(application(code)) as client:
         first = await client.post("/chat", json=message)
         assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert first.headers["outlive-admitted"] == "created"
+        assert events(first.text)[0]["id"].partition(":")[0] == first.headers["outlive-run"]
         assert chunks(first.text) == ["one", "two", "three"]
         assert events(first.text)[-1]["event"] == "end"
         assert (await client.post("/chat", json=message)).text == first.text
@@ -157,8 +161,40 @@ async def test_the_handler_of_the_README_streams_attaches_and_goes_on(yours: Non
         assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_cursor")
         other = await client.post("/chat", json=message | {"text": "four"})
         assert (other.status_code, other.json()["code"]) == (409, "key_conflict")
+        assert other.json()["field"] == "key"  # of submit(): the handler has no header of ours
         bob = await client.post("/chat", json=message | {"text": "four"}, headers={"X-User": "bob"})
         assert chunks(bob.text) == ["four"]
+
+
+@outlive.agent("assistant", policy=policy.job())
+async def words(context: outlive.Context) -> AsyncGenerator[str, None]:
+    for word in context.input.split():
+        yield word
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_the_shell_session_of_the_README_streams_attaches_and_goes_on(tmp_path: pathlib.Path) -> None:
+    """By a real shell and curl; jq is not everywhere, and Python does its one job."""
+    (session,) = blocks(README, "sh")
+    first_run = "import json, sys; print(json.load(sys.stdin)['runs'][0]['run_id'])"
+    runs = outlive.Outlive(f"sqlite:///{tmp_path}/runs.db", [words])
+    app = fastapi.FastAPI(lifespan=runs.lifespan)
+    app.include_router(outlive.router(runs))
+    async with served(app) as client:
+        script = session.replace("localhost:8000", f"{client.base_url.host}:{client.base_url.port}")
+        script = script.replace("jq -r '.runs[0].run_id'", f'{sys.executable} -c "{first_run}"')
+        shell = await asyncio.create_subprocess_exec(
+            "sh", "-euc", script.replace("\ncurl", "\necho; echo ----; curl"), stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(WITHIN):
+            out, _ = await shell.communicate()
+    assert shell.returncode == 0
+    streamed, again, rest, stopped = out.decode().split("\n----\n")[1:]
+    assert chunks(streamed) == ["one", "two", "three"]
+    assert json.loads(again)["admitted"] == "replayed"
+    assert json.loads(again)["run_id"] == events(streamed)[0]["id"].partition(":")[0]
+    assert events(rest) == events(streamed)[2:]
+    assert json.loads(stopped)["outcome"] == "already"
 
 
 def test_in_an_application_it_takes_five_lines() -> None:

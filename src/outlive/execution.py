@@ -239,7 +239,8 @@ def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
         "message": f"The agent ended with {kind}.",
         "hint": f"Look the run up with: outlive runs show {run_id} --detail",
     }
-    return Verdict(state=State.FAILED, error=encoding.encode(public).text, detail=_detail(failure))
+    error = encoding.encode(public).text
+    return Verdict(state=State.FAILED, error=error, detail=_detail(failure), failure=kind)
 
 
 def _detail(failure: BaseException) -> str:
@@ -274,7 +275,11 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
         claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
     )
     others_wait = await around.keeper.write(attempt.held, step)
-    around.happenings.emit(signals.RunEnded(run_id=claim.run_id, state=verdict.state, reason=verdict.reason))
+    around.happenings.emit(
+        signals.RunEnded(
+            run_id=claim.run_id, state=verdict.state, reason=verdict.reason, error=verdict.failure
+        )
+    )
     topics = (wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id))
     around.store.announce(*topics, *((wakeup.QUEUE,) if others_wait else ()))
 

@@ -286,7 +286,8 @@ class Stop:
 class Verdict:
     """How an attempt ended, as its holder will record it.  ``output`` and ``error`` are JSON text.
 
-    ``detail`` is for operators only: it may hold what must not reach a client.
+    ``detail`` is for operators only: it may hold what must not reach a client.  ``failure`` is the class of
+    what a failed agent raised, for the log.
     """
 
     state: State
@@ -294,6 +295,7 @@ class Verdict:
     output: str | None = None
     error: str | None = None
     detail: str | None = None
+    failure: str | None = None
     tail: tuple[NewEvent, ...] = field(default=())
 
 

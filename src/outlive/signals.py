@@ -46,11 +46,12 @@ class RunClaimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """A verdict committed in this process."""
+    """A verdict committed in this process; ``error`` is the class of what a failed agent raised."""
 
     run_id: str
     state: State
     reason: Reason | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -189,7 +189,8 @@ async def test_the_same_key_with_another_body_is_a_conflict_that_names_the_run(s
     answer = await service.http.post(
         "/runs", json={"agent": "echo", "input": 2}, headers={"Idempotency-Key": "k"}
     )
-    assert refused(answer, 409, "key_conflict")["run_id"] == made["run_id"]
+    told = refused(answer, 409, "key_conflict")
+    assert (told["run_id"], told["field"]) == (made["run_id"], "Idempotency-Key")
 
 
 async def test_a_busy_thread_refuses_with_the_run_that_holds_it(service: Service) -> None:

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from outlive import commands, errors, presence, seams, subscription
 from outlive.http import body, problem, sse
-from outlive.model import Admitted, Event, Run, StopOutcome
+from outlive.model import Admitted, Event, Run, StopOutcome, Submitted
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
 from outlive.runtime import Outlive
 from outlive.states import State
@@ -119,17 +119,21 @@ class _Native:
         _check_key(idempotency_key)
         new = await body.read(request, NewRun, self.body_limit)
         viewer = seams.new_id() if _wants_events(request) else None
-        submitted = await self.outlive.submit(
-            new.agent,
-            new.input,
-            thread=new.thread,
-            key=idempotency_key,
-            tenant=_tenant(request),
-            policy=new.policy(self.outlive.registry[new.agent].policy),
-            not_before=new.not_before,
-            metadata=new.metadata,
-            viewer=viewer,
-        )
+        try:
+            submitted = await self.outlive.submit(
+                new.agent,
+                new.input,
+                thread=new.thread,
+                key=idempotency_key,
+                tenant=_tenant(request),
+                policy=new.policy(self.outlive.registry[new.agent].policy),
+                not_before=new.not_before,
+                metadata=new.metadata,
+                viewer=viewer,
+            )
+        except errors.KeyConflict as failure:
+            failure.field = _KEY
+            raise
         return self._answer(request, submitted.run, submitted.admitted, viewer)
 
     async def _attach(self, request: Request, cursor: str) -> Response:
@@ -228,7 +232,7 @@ class _Native:
 
 def stream(
     outlive: Outlive,
-    run: Run,
+    run: Run | Submitted,
     *,
     after: int | str | None = None,
     viewer: str | None = None,
@@ -237,7 +241,9 @@ def stream(
 ) -> sse.EventStream:
     """Return a response that streams a run's events to its end, for any handler of yours.
 
-    The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.
+    The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.  The
+    response names the run in ``Outlive-Run`` and, given what ``submit`` returned, how it came to be this run
+    in ``Outlive-Admitted``; ``headers`` are added.
     ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start, and so
     is a cursor of the run that this one continues.  While the stream is open the run counts as watched;
     ``viewer`` names the viewer that a submit of this very run recorded.  ``rotate`` ends the stream with a
@@ -245,6 +251,11 @@ def stream(
 
     Raises ``InvalidCursor``.
     """
+    told = dict(headers or {})
+    if isinstance(run, Submitted):
+        told["Outlive-Admitted"] = run.admitted.value
+        run = run.run
+    told["Outlive-Run"] = run.run_id
     position = _position(run, str(after), _CURSOR) if after and not _of_the_one_before(run, after) else 0
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=position)
 
@@ -257,7 +268,7 @@ def stream(
         shutdown=outlive.shutdown,
         rotate_after=rotate,
         on_close=closed,
-        headers=headers,
+        headers=told,
     )
 
 

@@ -110,7 +110,7 @@ def _keyed(new: Submission, key: str) -> Steps[Run | None]:
     if not rows:
         return None
     if rows[0]["fingerprint"] != new.fingerprint:
-        raise errors.KeyConflict(run_id=rows[0]["run_id"], field="Idempotency-Key")
+        raise errors.KeyConflict(run_id=rows[0]["run_id"], field="key")
     run = yield from steps.known(rows[0]["run_id"])
     yield statement("lock_thread", thread_id=run.thread_id)
     again = yield statement("read_key", tenant=new.tenant, key=key)
