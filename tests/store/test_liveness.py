@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -88,6 +89,45 @@ def test_the_file_of_a_worker_that_died_is_taken_away_by_who_finds_it(tmp_path: 
     (folder / "dead").touch()
     assert TokenFiles(str(tmp_path / "x.db")).dead(["dead"]) == {"dead"}
     assert list(folder.iterdir()) == []
+
+
+def test_a_worker_that_begins_takes_away_the_files_of_all_that_died(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "x.db.workers"
+    (folder / "kept").mkdir(parents=True)  # not ours
+    for dead in ("one", "two"):
+        (folder / dead).touch()
+    living, new = TokenFiles(str(tmp_path / "x.db")), TokenFiles(str(tmp_path / "x.db"))
+    living.hold("living")
+    new.hold("new")
+    assert {path.name for path in folder.iterdir()} == {"kept", "living", "new"}
+    living.release()
+    new.release()
+
+
+def test_tokens_taken_while_others_look_for_the_dead_are_never_lost(tmp_path: pathlib.Path) -> None:
+    """A looker may lock, or remove, the file of a worker that has created it and not yet locked it."""
+    enough = threading.Event()
+    looker = TokenFiles(str(tmp_path / "x.db"))
+
+    def look() -> None:
+        while not enough.is_set():
+            looker.dead([f"w{number}" for number in range(20)])
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for thread in lookers:
+        thread.start()
+    try:
+        for _ in range(20):
+            tokens = [TokenFiles(str(tmp_path / "x.db")) for _ in range(20)]
+            for number, token in enumerate(tokens):
+                token.hold(f"w{number}")
+            assert looker.dead([f"w{number}" for number in range(20)]) == set()
+            for token in tokens:
+                token.release()
+    finally:
+        enough.set()
+        for thread in lookers:
+            thread.join(10)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x.db", "a/b"])

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Collection
 from pathlib import Path
+
+LOOKS = 100
+"""How often a new token is tried for, a millisecond apart: others look at it for microseconds."""
 
 
 class TokenFiles:
@@ -20,13 +24,30 @@ class TokenFiles:
         self._held: dict[str, int] = {}
 
     def hold(self, worker: str) -> None:
-        """Lock ``worker``'s file until ``release`` or death."""
+        """Lock ``worker``'s file until ``release`` or death, and remove the files of the dead."""
         if not self._shared:
             return
         self._folder.mkdir(exist_ok=True)
+        for _ in range(LOOKS):
+            if (handle := self._taken(worker)) is not None:
+                self._held[worker] = handle
+                break
+            time.sleep(0.001)
+        else:
+            raise BlockingIOError(f"another process holds the token of {worker}")
+        self.dead([entry.name for entry in os.scandir(self._folder) if entry.is_file()])
+
+    def _taken(self, worker: str) -> int | None:
+        """Lock the file; None if somebody looks at it just now, or removed it for a dead one's."""
         handle = os.open(self._folder / worker, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._held[worker] = handle
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_named(worker, handle):
+                return handle
+        except BlockingIOError:
+            pass
+        os.close(handle)
+        return None
 
     def dead(self, workers: Collection[str]) -> set[str]:
         """Return the workers whose file nobody locks."""
@@ -48,9 +69,16 @@ class TokenFiles:
             return True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_named(worker, handle):  # else somebody removed it, and the name may be a living one's
+                (self._folder / worker).unlink()
         except BlockingIOError:
             return False
         finally:
             os.close(handle)
-        (self._folder / worker).unlink(missing_ok=True)
         return True
+
+    def _is_named(self, worker: str, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._folder / worker), os.fstat(handle))
+        except FileNotFoundError:
+            return False
