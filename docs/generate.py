@@ -1,12 +1,13 @@
-"""Writes `states.md` from the table of moves: ``python docs/generate.py``. A test holds the page current."""
+"""Writes `states.md` and `settings.md`: ``python docs/generate.py``. Tests hold the pages current."""
 
 from __future__ import annotations
 
 import pathlib
 
-from outlive import states
+from outlive import settings, states
 
 PAGE = pathlib.Path(__file__).parent / "states.md"
+SETTINGS = pathlib.Path(__file__).parent / "settings.md"
 _HEAD = """# States and moves
 
 Made by `python docs/generate.py` from `outlive.states`; a test holds it current.
@@ -98,6 +99,68 @@ them in the statement that writes. A process that was frozen, cut off or replace
 when it comes back: what it tries is refused and counted. The lease only decides when somebody else may take
 over."""
 
+_SETTINGS = """# Settings
+
+Made by `python docs/generate.py` from `outlive.settings`; a test holds it current.
+
+`outlive serve`, `outlive worker`, `outlive migrate` and the commands that look at a database read the same
+settings. A flag comes before the environment, the environment before the file, the file before the default.
+The file is `outlive.toml` in the working directory, or what `--config` or `OUTLIVE_CONFIG` names:
+
+```toml
+database = "postgresql://user@host/name"
+slots = 16
+auth = "keys"
+
+[agent_limits.assistant]
+running = 20
+per_minute = 60
+```
+
+In the environment a setting is called `OUTLIVE_` and its name in capitals: `OUTLIVE_SLOTS=16`.
+
+`outlive settings` prints every value and where it came from, and takes the same flags; `--json` is for
+programs. Passwords and keys are masked in it. A value that cannot be used is refused before anything is
+started, by exit code 2 and one line that names the setting, where the value came from and what is allowed. A
+name in the file, or a flag, that is no setting is refused; a variable that only begins like one is named by
+`outlive settings` and by `outlive doctor`, and ignored.
+
+"""
+_SETTINGS_END = """An application that makes its own `outlive.Outlive` reads none of these; it passes
+arguments of the same meaning.
+"""
+
+
+def settings_page() -> str:
+    """Return the whole page."""
+    head = ["| setting | default | allowed | decides | flag |", "|---|---|---|---|---|"]
+    table = "\n".join([*head, *map(_setting, settings.Settings.model_fields)])
+    return f"{_SETTINGS}{table}\n\n{_SETTINGS_END}"
+
+
+def _setting(name: str) -> str:
+    field = settings.Settings.model_fields[name]
+    shape = settings.Settings.model_json_schema()["properties"][name]
+    default = settings.show(field.get_default(call_default_factory=True))
+    flag = "no flag" if name in settings.NO_FLAG else f"`{settings.flag(name)}`"
+    return f"| `{name}` | {default} | {_allowed(shape)} | {field.description} | {flag} |"
+
+
+def _allowed(shape: dict[str, object]) -> str:
+    choices = shape.get("anyOf")
+    if isinstance(choices, list):
+        return ", or ".join(_allowed(choice) for choice in choices)
+    if isinstance(values := shape.get("enum"), list):
+        return ", ".join(f"`{value}`" for value in values)
+    words = {"integer": "whole number", "number": "number", "boolean": "yes or no", "null": "none"}
+    word = words.get(str(shape.get("type")), "table" if shape.get("type") == "object" else "text")
+    word = "text, by commas" if shape.get("type") == "array" else word
+    least, most = shape.get("minimum"), shape.get("maximum")
+    bounds = [f"from {least:g}" if isinstance(least, int | float) else ""]
+    bounds += [f"to {most:g}" if isinstance(most, int | float) and most < 1e6 else ""]
+    return " ".join(filter(None, [word, *bounds]))
+
 
 if __name__ == "__main__":
     PAGE.write_text(states_page(), encoding="utf-8")
+    SETTINGS.write_text(settings_page(), encoding="utf-8")

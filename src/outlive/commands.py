@@ -48,12 +48,14 @@ class Commands:
         starter: Starter | None,
         happenings: signals.Signals,
         local: seams.Seams = seams.REAL,
+        viewer_lease: float = 15.0,
     ) -> None:
         self._store = store
         self._registry = registry
         self._starter = starter
         self._signals = happenings
         self._local = local
+        self._viewer_lease = viewer_lease
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
@@ -94,6 +96,7 @@ class Commands:
             key=key,
             not_before=not_before,
             viewer=viewer,
+            viewer_lease=self._viewer_lease,
             metadata=_exact("metadata", metadata or {}),
         )
         return await self._apart(self._submit(new))

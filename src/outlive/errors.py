@@ -4,6 +4,8 @@
 
     OutliveError
     ├── Refused                  the caller asked for something that cannot be had
+    │   ├── Unauthenticated      no credentials, or none that hold: 401
+    │   ├── Forbidden            they hold, and do not reach that far: 403
     │   ├── NoTenant             the application let a request in without saying whose it is: 403
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
     │   ├── KeyConflict          same idempotency key, other body: 409
@@ -11,7 +13,8 @@
     │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
     │   │   ├── InvalidPolicy
     │   │   └── InvalidCursor    a cursor that is not of this run or beyond its end: 400
-    │   └── TooLarge             the body exceeds the limit: 413
+    │   ├── TooLarge             the body exceeds the limit: 413
+    │   └── LimitReached         a principal or an agent has as much as it may: 429
     ├── Unavailable              try again: 503
     │   ├── StoreUnavailable     the database did not answer within the budget
     │   └── NotReady             starting, draining, or the database was down at start
@@ -59,6 +62,22 @@ class Refused(OutliveError):
 
     code = "refused"
     status = 400
+
+
+class Unauthenticated(Refused):
+    """There are no credentials here that hold."""
+
+    code = "unauthenticated"
+    status = 401
+    default_hint = "Send an Authorization header with a key or token that is neither expired nor revoked."
+
+
+class Forbidden(Refused):
+    """These credentials do not allow that."""
+
+    code = "forbidden"
+    status = 403
+    default_hint = "Use credentials with the scope that the message names."
 
 
 class NoTenant(Refused):
@@ -122,6 +141,18 @@ class TooLarge(Refused):
     code = "too_large"
     status = 413
     default_hint = "Send a smaller body, or a reference to where the data lies."
+
+
+class LimitReached(Refused):
+    """There is as much under way as there may be.  ``retry_after``: seconds after which to ask again."""
+
+    code = "limit_reached"
+    status = 429
+    default_hint = "Send the same request again after Retry-After seconds; nothing was made."
+
+    def __init__(self, message: str | None = None, *, retry_after: int = 5) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class Unavailable(OutliveError):

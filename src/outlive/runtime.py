@@ -46,7 +46,8 @@ class Outlive:
 
     ``database`` is ``sqlite:///file`` or ``postgresql://…``; ``direct_database`` is for LISTEN where the
     first goes through a transaction pooler.  ``slots`` bounds how many runs this process drives; 0 makes it
-    an API process that only submits and observes.
+    an API process that only submits and observes.  ``viewer_lease`` is for how many seconds a viewer counts
+    as watching without a further word from its server.
 
     Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
     """
@@ -60,6 +61,7 @@ class Outlive:
         slots: int = 32,
         timing: lease.Timing | None = None,
         drain: float = DRAIN_BUDGET,
+        viewer_lease: float = presence.LEASE,
     ) -> None:
         self.signals = signals.Signals()
         self.registry = Registry(agents)
@@ -67,6 +69,7 @@ class Outlive:
         self.slots = slots
         self.store = open_store(database, direct_database, self.signals)
         self._drain = drain
+        self._viewer_lease = viewer_lease
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -119,9 +122,14 @@ class Outlive:
         self._worker = worker.Worker(self.registry, around, slots=self.slots)
         starter = self._worker if self.slots else None
         self._commands = commands.Commands(
-            store, self.registry, starter=starter, happenings=told, local=local
+            store,
+            self.registry,
+            starter=starter,
+            happenings=told,
+            local=local,
+            viewer_lease=self._viewer_lease,
         )
-        self.presence = presence.Presence(store, happenings=told)
+        self.presence = presence.Presence(store, happenings=told, lease=self._viewer_lease)
         self._disconnect = disconnect.Disconnect(store, happenings=told)
         self._sweeper = sweeper.Sweeper(store, timing=self.timing, happenings=told, local=local)
 

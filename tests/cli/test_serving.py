@@ -223,7 +223,12 @@ def test_following_is_interrupted_without_harm_to_the_run(here: support.Here, sq
         assert json.loads(here("runs", "show", run_id, "--json", "-d", database).out)["state"] == "running"
 
 
-def test_an_address_that_others_can_reach_is_warned_of(here: support.Here, tmp_path: object) -> None:
-    done = here("serve", "served:gated", "--host", "0.0.0.0", "--port", "0", "-d", f"sqlite:///{tmp_path}")
-    assert done.code == 3
-    assert "warning: whoever reaches this address" in done.err
+def test_an_address_that_others_can_reach_is_refused_unless_that_is_said(
+    here: support.Here, tmp_path: object
+) -> None:
+    everywhere = ("serve", "served:gated", "--host", "0.0.0.0", "--port", "0", "-d", f"sqlite:///{tmp_path}")
+    refused = here(*everywhere)
+    assert refused.code == 2
+    assert "can be reached from other machines, and nobody is authenticated" in refused.err
+    allowed = here(*everywhere, "--allow-anyone")
+    assert allowed.code == 3  # it got as far as the database, which is a directory

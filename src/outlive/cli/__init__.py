@@ -11,7 +11,7 @@ def main() -> None:
     try:
         app = importlib.import_module("outlive.cli.app")
     except ModuleNotFoundError as missing:
-        if missing.name not in ("typer", "rich"):
+        if missing.name not in ("typer", "rich", "pydantic", "pydantic_settings"):
             raise
         print("outlive: The command line is not installed. Run: pip install 'outlive[cli]'", file=sys.stderr)
         sys.exit(2)

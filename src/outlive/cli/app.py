@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import runs, serving
+from outlive.cli import runs, serving, settings
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -45,6 +45,7 @@ app.add_typer(runs.app, name="runs")
 app.command("serve")(serving.serve)
 app.command("worker")(serving.work)
 app.command("migrate")(serving.migrate)
+app.command("settings")(settings.show)
 
 
 def _present(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive import errors, lease, runtime
+from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
 from outlive.cli import ending, loading, options
 
@@ -24,74 +24,52 @@ Target = Annotated[
     typer.Argument(help="module:attribute of an agent, a list of agents, a compiled graph or a generator."),
 ]
 Policy = Annotated[str | None, typer.Option(help="chat or job, for a target that declares none.")]
-Slots = Annotated[int, typer.Option(min=0, help="Runs that this process drives at once; 0: only serve HTTP.")]
-Drain = Annotated[float, typer.Option(min=0.1, help="Seconds that shutdown may take to hand work back.")]
-LEASE = lease.Timing().lease
-Lease = Annotated[
-    float,
-    typer.Option(
-        "--lease",
-        min=0.5,
-        help="Seconds after which the runs of a frozen or cut-off process go to another one. More than the"
-        " database may take for one write.",
-    ),
-]
+MIGRATING = ("database",)
 
 
-def serve(
-    target: Target,
-    *,
-    database: options.Database = options.DEFAULT_DATABASE,
-    direct_database: options.DirectDatabase = None,
-    policy: Policy = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8000,
-    slots: Slots = 32,
-    drain: Drain = 10.0,
-    lease_seconds: Lease = LEASE,
-) -> None:
+@options.settable(options.FLAGS)
+def serve(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> None:
     """Serve agents over HTTP and drive their runs."""
+    chosen = loaded.settings
     uvicorn, application = _import("uvicorn"), _import("outlive.http.application")
     agents = loading.load(target, policy)
-    timing = _timing(lease_seconds)
-    outlive = _outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)
+    outlive = _outlive(agents, chosen, slots=chosen.slots)
     config = uvicorn.Config(
-        application.application(outlive),
+        application.application(outlive, rotate=chosen.rotate),
         log_level="warning",
         lifespan="off",
-        timeout_graceful_shutdown=drain / 2,  # a client that reads nothing would be waited for without end
+        timeout_graceful_shutdown=chosen.drain / 2,  # else who reads nothing would be waited for without end
     )
-    with _bound(host, port) as listener:
-        end = _ending(drain)
+    if chosen.auth != "none":
+        raise errors.Misconfigured(f"auth={chosen.auth} is not there yet.")
+    with _bound(chosen.host, chosen.port, anywhere=chosen.allow_anyone) as listener:
+        end = _ending(chosen.drain)
         end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end))
 
 
-def work(
-    target: Target,
-    *,
-    database: options.Database = options.DEFAULT_DATABASE,
-    direct_database: options.DirectDatabase = None,
-    policy: Policy = None,
-    slots: Annotated[int, typer.Option(min=1, help="Runs that this process drives at once.")] = 32,
-    drain: Drain = 10.0,
-    lease_seconds: Lease = LEASE,
-) -> None:
+@options.settable(options.EXECUTING)
+def work(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> None:
     """Drive runs that other processes submit; no HTTP."""
-    agents = loading.load(target, policy)
-    timing = _timing(lease_seconds)
-    outlive = _outlive(agents, database, direct_database, slots=slots, drain=drain, timing=timing)
-    end = _ending(drain)
+    chosen = loaded.settings
+    if not chosen.slots:
+        raise errors.Misconfigured(
+            f"slots ({loaded.origins['slots']}): a worker without slots does nothing.",
+            hint="Give it at least 1.",
+        )
+    outlive = _outlive(loading.load(target, policy), chosen, slots=chosen.slots)
+    end = _ending(chosen.drain)
     end.run(_work(outlive, end))
 
 
+@options.settable(MIGRATING)
 def migrate(
+    loaded: settings.Loaded,
     *,
-    database: options.Database = options.DEFAULT_DATABASE,
     pre_only: Annotated[bool, typer.Option(help="Only what may run while the old version serves.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Bring the database's schema up to date."""
-    applied = runtime.migrate(database, include_post=not pre_only)
+    applied = runtime.migrate(loaded.settings.database, include_post=not pre_only)
     if as_json:
         typer.echo(json.dumps({"applied": applied}))
     elif applied:
@@ -105,19 +83,19 @@ def _timing(seconds: float) -> lease.Timing:
     return lease.Timing(lease=seconds, renew_every=min(0.25, seconds / 8), margin=min(1.0, seconds / 4))
 
 
-def _outlive(
-    agents: list[Agent],
-    database: str,
-    direct: str | None,
-    *,
-    slots: int,
-    drain: float,
-    timing: lease.Timing,
-) -> runtime.Outlive:
+def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> runtime.Outlive:
     for agent in agents:
         declared = " ".join(f"{name}={value}" for name, value in agent.policy.to_dict().items())
         typer.echo(f"agent {agent.name}: {declared}", err=True)
-    return runtime.Outlive(database, agents, direct_database=direct, slots=slots, drain=drain, timing=timing)
+    return runtime.Outlive(
+        chosen.database,
+        agents,
+        direct_database=chosen.direct_database,
+        slots=slots,
+        drain=chosen.drain,
+        timing=_timing(chosen.lease),
+        viewer_lease=chosen.viewer_lease,
+    )
 
 
 def _import(module: str) -> Any:
@@ -130,13 +108,18 @@ def _import(module: str) -> Any:
         ) from missing
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, *, anywhere: bool) -> socket.socket:
     """Take the address before anything is started, without listening yet; raises ``Misconfigured``."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as undo:
             taken = undo.enter_context(socket.socket(family, kind, protocol))
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not (anywhere or ipaddress.ip_address(address[0]).is_loopback):
+                raise errors.Misconfigured(
+                    f"{host} can be reached from other machines, and nobody is authenticated.",
+                    hint="Set auth to keys or jwt, or listen on 127.0.0.1, or say --allow-anyone.",
+                )
             taken.bind(address)
             undo.pop_all()
     except OSError as failure:
@@ -144,8 +127,6 @@ def _bound(host: str, port: int) -> socket.socket:
             f"{host} port {port} cannot be listened on: {failure.strerror}.",
             hint="Choose another --host or --port; --port 0 takes any free one.",
         ) from failure
-    if not ipaddress.ip_address(address[0]).is_loopback:
-        typer.echo("warning: whoever reaches this address may start, read and stop every run", err=True)
     return taken
 
 

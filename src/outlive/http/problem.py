@@ -60,8 +60,15 @@ def respond(failure: errors.OutliveError) -> Response:
     if failure.status == 500:
         logger.error("request failed", exc_info=failure)
         failure = errors.OutliveError("The server failed.", run_id=failure.run_id)
-    headers = {"Retry-After": RETRY_AFTER} if failure.status == 503 else None
-    return body.Json(describe(failure), failure.status, headers, MEDIA_TYPE)
+    return body.Json(describe(failure), failure.status, _headers(failure), MEDIA_TYPE)
+
+
+def _headers(failure: errors.OutliveError) -> dict[str, str] | None:
+    if isinstance(failure, errors.LimitReached):
+        return {"Retry-After": str(failure.retry_after)}
+    if isinstance(failure, errors.Unauthenticated):
+        return {"WWW-Authenticate": "Bearer"}
+    return {"Retry-After": RETRY_AFTER} if failure.status == 503 else None
 
 
 def invalid(failure: RequestValidationError) -> errors.InvalidInput:
