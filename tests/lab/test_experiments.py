@@ -16,7 +16,18 @@ from outlive.probe import nginx
 TOGETHER = (
     ("shapes",),
     ("durability", "modes", "two-messages"),
-    ("cut-writes", "late-write", "cut-effect", "undeclared", "pauses", "cleanup", "kill", "proxy", "outlive"),
+    (
+        "cut-writes",
+        "late-write",
+        "cut-effect",
+        "undeclared",
+        "pauses",
+        "cleanup",
+        "kill",
+        "proxy",
+        "outlive",
+        "servers",
+    ),
 )
 pytestmark = pytest.mark.timeout(180)
 

@@ -20,6 +20,7 @@ from outlive.probe.target import Started
 APP = "outlive.lab.services.booking:app"
 OUTLIVE_APP = "outlive.lab.services.with_outlive:app"
 OUTLIVE_VARIABLE = "OUTLIVE_LAB_URL"
+MIDDLEWARE_VARIABLE = "OUTLIVE_LAB_MIDDLEWARE"
 
 #: Seconds without a happening that count as rest.
 QUIET = 0.3
@@ -114,13 +115,26 @@ def has_outlive() -> bool:
 
 
 @contextlib.contextmanager
-def outlive(directory: pathlib.Path) -> Iterator[Service]:
-    """The same agent served by Outlive on SQLite; a path is the `on_disconnect` that the request asks for."""
+def outlive(
+    directory: pathlib.Path,
+    *,
+    server: plan.Server = plan.Server.UVICORN,
+    arguments: tuple[str, ...] = (),
+    middleware: bool = False,
+) -> Iterator[Service]:
+    """The same agent served by Outlive on SQLite; a path is the `on_disconnect` that the request asks for.
+
+    `arguments` are the server's own; `middleware` puts a `BaseHTTPMiddleware` around the application.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     effects = str(directory / "effects.log")
     url = f"sqlite:///{directory / 'outlive.db'}"
     environment = {graphs.EFFECTS_VARIABLE: effects, OUTLIVE_VARIABLE: url, **_quiet_tracing()}
-    aim = plan.Target(app=OUTLIVE_APP, directory=directory, environment=environment)
+    if middleware:
+        environment[MIDDLEWARE_VARIABLE] = "1"
+    aim = plan.Target(
+        app=OUTLIVE_APP, server=server, directory=directory, environment=environment, arguments=arguments
+    )
     with target.opened(aim) as running:
         assert isinstance(running, Started)
         sources = (

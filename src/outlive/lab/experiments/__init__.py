@@ -13,6 +13,7 @@ from outlive.lab.experiments import (
     modes,
     pauses,
     proxy,
+    servers,
     shapes,
     two_messages,
     undeclared,
@@ -33,4 +34,5 @@ ALL: tuple[Experiment, ...] = (
     cleanup.EXPERIMENT,
     proxy.EXPERIMENT,
     with_outlive.EXPERIMENT,
+    servers.EXPERIMENT,
 )
