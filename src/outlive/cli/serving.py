@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import ipaddress
 import json
 import logging
 import signal
 import socket
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_never
 
 import typer
 
 from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
-from outlive.cli import ending, loading, options
+from outlive.cli import ending, listening, loading, options
 
 Target = Annotated[
     str,
@@ -35,14 +33,19 @@ def serve(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> 
     agents = loading.load(target, policy)
     outlive = _outlive(agents, chosen, slots=chosen.slots)
     config = uvicorn.Config(
-        application.application(outlive, rotate=chosen.rotate),
+        application.application(
+            outlive,
+            principal=_principal(outlive, chosen),
+            rotate=chosen.rotate,
+            body_limit=chosen.request_bytes,
+        ),
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=chosen.drain / 2,  # else who reads nothing would be waited for without end
     )
-    if chosen.auth != "none":
-        raise errors.Misconfigured(f"auth={chosen.auth} is not there yet.")
-    with _bound(chosen.host, chosen.port, anywhere=chosen.allow_anyone) as listener:
+    with listening.bound(
+        chosen.host, chosen.port, anywhere=chosen.auth != "none" or chosen.allow_anyone
+    ) as listener:
         end = _ending(chosen.drain)
         end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end))
 
@@ -95,39 +98,44 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         drain=chosen.drain,
         timing=_timing(chosen.lease),
         viewer_lease=chosen.viewer_lease,
+        limits=chosen.principal_limits,
+        agent_limits=chosen.limits_by_agent,
     )
 
 
-def _import(module: str) -> Any:
+def _principal(outlive: runtime.Outlive, chosen: settings.Settings) -> Any:
+    """Return the dependency that says who asks; raises ``Misconfigured``."""
+    auth = _import("outlive.http.auth")
+    match chosen.auth:
+        case "none":
+            return auth.nobody if chosen.allow_anyone else auth.this_machine
+        case "keys":
+            return auth.api_keys(outlive)
+        case "jwt":
+            return _tokens(chosen)
+        case _:
+            assert_never(chosen.auth)
+
+
+def _tokens(chosen: settings.Settings) -> Any:
+    return _import("outlive.http.tokens", extra="jwt").tokens(
+        key=chosen.jwt_key.get_secret_value() if chosen.jwt_key else None,
+        key_set=chosen.jwt_key_set,
+        algorithms=chosen.jwt_algorithms,
+        issuer=chosen.jwt_issuer or "",
+        audience=chosen.jwt_audience or "",
+        tenant_claim=chosen.jwt_tenant_claim,
+    )
+
+
+def _import(module: str, *, extra: str = "http") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         raise errors.Misconfigured(
             f"Serving over HTTP needs {missing.name}, which is not installed.",
-            hint="Run: pip install 'outlive[http]'",
+            hint=f"Run: pip install 'outlive[{extra}]'",
         ) from missing
-
-
-def _bound(host: str, port: int, *, anywhere: bool) -> socket.socket:
-    """Take the address before anything is started, without listening yet; raises ``Misconfigured``."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with contextlib.ExitStack() as undo:
-            taken = undo.enter_context(socket.socket(family, kind, protocol))
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if not (anywhere or ipaddress.ip_address(address[0]).is_loopback):
-                raise errors.Misconfigured(
-                    f"{host} can be reached from other machines, and nobody is authenticated.",
-                    hint="Set auth to keys or jwt, or listen on 127.0.0.1, or say --allow-anyone.",
-                )
-            taken.bind(address)
-            undo.pop_all()
-    except OSError as failure:
-        raise errors.Misconfigured(
-            f"{host} port {port} cannot be listened on: {failure.strerror}.",
-            hint="Choose another --host or --port; --port 0 takes any free one.",
-        ) from failure
-    return taken
 
 
 def _server(uvicorn: Any, outlive: runtime.Outlive, ending_: ending.Ending) -> Any:
