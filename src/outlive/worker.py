@@ -24,7 +24,7 @@ class Worker:
         self._around = around
         self._reserved: set[str] = set()
         self._driving: dict[asyncio.Task[None], Run] = {}
-        self._leaked: set[asyncio.Task[agents.Outcome | None]] = set()
+        self._leaked: dict[asyncio.Task[agents.Outcome | None], None] = {}  # in order, to be repeatable
         self._closing = False
         self._claiming: asyncio.Task[None] | None = None
 
@@ -79,7 +79,7 @@ class Worker:
         finally:
             self._around.keeper.release(attempt.held)
             if attempt.leaked is not None:  # also if it has returned by now: its failure is looked at then
-                self._leaked.add(attempt.leaked)
+                self._leaked[attempt.leaked] = None
                 attempt.leaked.add_done_callback(self._returned)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -91,7 +91,7 @@ class Worker:
         self._freed()
 
     def _returned(self, task: asyncio.Task[agents.Outcome | None]) -> None:
-        self._leaked.discard(task)
+        self._leaked.pop(task, None)
         if not task.cancelled():
             task.exception()  # its run has ended long ago; reading it keeps the loop from complaining
         self._freed()

@@ -178,7 +178,7 @@ async def forgetful_drive(self: worker.Worker, attempt: execution.Attempt) -> No
     finally:
         self._around.keeper.release(attempt.held)
         if attempt.leaked is not None and not attempt.leaked.done():
-            self._leaked.add(attempt.leaked)
+            self._leaked[attempt.leaked] = None
             attempt.leaked.add_done_callback(self._returned)
 
 
@@ -186,7 +186,7 @@ async def record_first(self: agent.StepsAgent, context: Context, step: int) -> N
     """Write the step down as done, then do it."""
     saving = agent.save(self._process.fleet.database, context.claim, context.run.origin, step)
     await self._process.store.write(saving)
-    self._call(context, step)
+    await self._call(context, step)
 
 
 async def fail_instead(attempt: Any, tail: Any) -> Verdict:

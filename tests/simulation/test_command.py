@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 from unittest import mock
 
@@ -16,8 +17,8 @@ from simulation import bugs
 
 MOVES = {
     "append", "claim", "hand_back", "renew", "begin → queued", "begin → running", "submit → queued",
-    "submit → running", "settle → succeeded", "settle → failed", "settle → stopped", "stop → running",
-    "stop → stopped", "sweep → queued", "sweep → stopped", "sweep → abandoned",
+    "submit → running", "settle → succeeded", "settle → failed", "settle → stopped", "settle → waiting",
+    "stop → running", "stop → stopped", "sweep → queued", "sweep → stopped", "sweep → abandoned",
 }  # fmt: skip
 
 
@@ -30,8 +31,10 @@ def simulated(*options: str, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(150)
-def test_a_minute_of_bad_days_breaks_no_promise() -> None:
-    report = simulated("--seconds", "60", seconds=120)
+def test_a_minute_of_bad_days_breaks_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    report = simulated("--seconds", "60", "--fresh", seconds=120)
+    with capsys.disabled():  # so that also a run that passed can be repeated
+        sys.stdout.write(f"\nsimulated {report['seeds']} seeds from {report['first']} on\n")
     assert report["violations"] == []
     assert report["seeds"] >= 10
     assert report["simulated_seconds"] > report["seeds"]
@@ -43,6 +46,31 @@ def test_a_hundred_seeds_try_every_move_and_every_fault() -> None:
     assert report["seeds"] == 100
     assert set(report["covered"]) == MOVES
     assert {fault for counts in report["covered"].values() for fault in counts} == set(coverage.COLUMNS)
+
+
+def test_what_never_met_is_named_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = batch.Tally(first=5, seeds=1, covered=Counter({("claim", "calm"): 3, ("append", "kill"): 1}))
+    with mock.patch.object(batch, "run_many", return_value=[tally]):
+        assert command.main(["--seeds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "append never met: calm, shutdown, freeze," in shown
+    assert "claim never met: kill, shutdown, freeze," in shown
+    assert "1 seeds from 5 on" in shown
+
+
+def test_fresh_seeds_are_others_every_time_and_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    begun: list[int] = []
+
+    def run_many(first: int, **_: Any) -> list[batch.Tally]:
+        begun.append(first)
+        return [batch.Tally(first=first)]
+
+    with mock.patch.object(batch, "run_many", side_effect=run_many):
+        for now in (7, 8):
+            with mock.patch("time.time_ns", return_value=now * 1_000_000):
+                assert command.main(["--seconds", "1", "--fresh"]) == 0
+            assert f"first seed: {now}" in capsys.readouterr().err
+    assert begun == [7, 8]
 
 
 def test_the_seeds_asked_for_are_the_seeds_simulated_each_once() -> None:
@@ -67,6 +95,8 @@ def test_a_failing_seed_is_shown_as_a_timeline_and_a_smaller_plan(
         assert command.main(["--seed", "3", "--timeline", "--shrink"]) == 1
     lines = capsys.readouterr().out.splitlines()
     marked = next(number for number, line in enumerate(lines) if line.startswith(">>>"))
+    told = next(number for number, line in enumerate(lines) if line.startswith("I15 is broken"))
+    assert any("is recorded as done" in line for line in lines[told:])  # the evidence
     assert "was recorded before it was executed" in lines[marked]
     assert "is recorded as done" in lines[marked - 1]  # the line that shows it
     assert sum("Op(" in line for line in lines) == 1  # one client is enough

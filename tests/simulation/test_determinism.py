@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pathlib
 import subprocess
@@ -49,6 +50,13 @@ def test_another_seed_is_another_history() -> None:
     assert everything(simulate(3).history) != everything(simulate(4).history)
 
 
+def test_what_is_collected_later_does_not_change_what_happened() -> None:
+    history = simulate(71).history
+    before = everything(history)
+    gc.collect()
+    assert everything(history) == before
+
+
 SUMS = """
 import hashlib, sys
 from simulation import test_determinism
@@ -61,8 +69,13 @@ for seed in map(int, sys.argv[1:]):
 
 def test_a_history_is_the_same_in_every_process_whatever_the_order_of_its_sets() -> None:
     sums = []
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)}
+    for hash_seed, allocator in (("1", "pymalloc"), ("2", "malloc")):  # other hashes and other addresses
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONMALLOC": allocator,
+            "PYTHONPATH": str(TESTS),
+        }
         command = [sys.executable, "-c", SUMS, *map(str, range(20))]
         done = subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=50, env=environment

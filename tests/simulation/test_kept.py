@@ -86,6 +86,31 @@ KEPT = (
         ),
     ),
 )
+ALARMS = (
+    Plan(  # a holder that was cut off is frozen while it lets go
+        seed=102125,
+        ops=(
+            Op(
+                number=1,
+                at=3.6189833231085378,
+                want=Want.FIRE,
+                via="p2",
+                agent="fragile",
+                key="k1",
+                stubborn=1.001,
+                steps=1,
+                pace=3.0,
+                fails_at=1,
+                leaves_after=2,
+            ),
+        ),
+        strikes=(
+            Strike(at=3.9271669780876173, fault=Fault.CUT_OFF, process="busiest", lasts=13.0, degree=0.1),
+            Strike(at=7.8882928318612775, fault=Fault.FREEZE, process="busiest", lasts=5.0, degree=0.1),
+        ),
+    ),
+)
+"""Plans that once raised a false alarm."""
 SEEDS = (31, 51, 132, 191, 234, 494, 787, 794, 844, 1095, 1134, 1224, 1273, 1287, 1395, 1447, 1643, 2313)
 """Seeds that raised an alarm, true or false, while the simulation was made."""
 
@@ -100,6 +125,11 @@ def test_a_kept_plan_still_finds_the_bug_that_it_was_kept_for(kept: Kept) -> Non
     mutation = next(mutation for mutation in mutations.ALL if mutation.name == kept.bug)
     with mutation.applied() as sabotage:
         assert simulate(kept.plan, sabotage=sabotage).broken & mutation.noticed_as
+
+
+@pytest.mark.parametrize("plan", ALARMS, ids=lambda plan: plan.seed)
+def test_a_false_alarm_is_raised_no_more(plan: Plan) -> None:
+    assert simulate(plan).violations == ()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -171,7 +171,19 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task = self._loop.create_task(self._refusable(call, claim))
         self._writes.begun.add(task)
         task.add_done_callback(self._writes.begun.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._unheard)
+            raise
+
+    def _unheard(self, task: asyncio.Task[Any]) -> None:
+        """Look at a write whose caller is gone: that it failed must not be for nobody to know."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and not isinstance(failure, errors.Fenced):
+            run_id = self._claim.run_id if self._claim else ""
+            error = f"a checkpoint could not be written: {failure!r}"
+            self._happenings.emit(signals.CleanupFailed(run_id=run_id, error=error))
 
     async def _refusable(self, call: Call, claim: Claim) -> Any:
         try:

@@ -1,6 +1,7 @@
 """``python -m outlive.testing.simulate``: many seeds with their progress, or one seed as a timeline.
 
-Exit code 0 if every promise was kept, 1 if one was broken, 2 for a wrong option, 130 after Ctrl-C.
+With ``--fresh`` the seeds are new ones every time; the first is said at once, so that a run that dies can be
+repeated.  Exit code 0 if every promise was kept, 1 if one was broken, 2 for a wrong option, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -25,6 +28,8 @@ STYLES = {
 }
 SHOWN = 20
 """Violations that are listed one by one."""
+TABLE_WIDTH = 132
+"""Columns of text that the table needs; a narrow terminal breaks its lines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_positive, metavar="N", help="simulate N seeds (default: 1000)")
     parser.add_argument("--seconds", type=float, metavar="S", help="simulate for S seconds of real time")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed (default: 0)")
+    parser.add_argument("--fresh", action="store_true", help="begin at a seed that the clock decides")
     parser.add_argument("--processes", type=_positive, default=2, metavar="N", help="worker processes")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--seed", type=int, metavar="N", help="simulate one seed and show what it broke")
@@ -71,13 +77,12 @@ def _one(options: argparse.Namespace, console: Console) -> int:
     if options.timeline:
         for line in timeline.timeline(result, renewals=options.renewals):
             console.print(str(line), style=STYLES.get(line.kind), markup=False)
-    else:
-        for broken in result.violations:
-            console.print(f"{broken.invariant}: {broken.what}", style="bold red", markup=False)
+    if result.violations:
+        console.print(timeline.explain(result), markup=False)
     if options.shrink and result.violations:
         console.print(f"\n{as_python(result.plan)}", markup=False)
-    kept = f"Seed {options.seed}: {result.history.ended_at:.1f} simulated seconds"
-    console.print(f"{kept}, {len(result.violations)} violations.")
+    done = f"Seed {options.seed}: {result.history.ended_at:.1f} simulated seconds"
+    console.print(f"{done}, {len(result.violations)} violations.")
     return int(bool(result.violations))
 
 
@@ -86,13 +91,13 @@ def _one(options: argparse.Namespace, console: Console) -> int:
 
 def _many(options: argparse.Namespace, console: Console) -> int:
     count = options.seeds or (None if options.seconds else 1000)
+    first = time.time_ns() // 1_000_000 if options.fresh else options.first
+    Console(stderr=True).print(f"first seed: {first}", highlight=False)
     tally = batch.Tally()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=options.json) as progress:
         task = progress.add_task("simulating", total=count)
-        for tally in batch.run_many(
-            options.first, count=count, seconds=options.seconds, processes=options.processes
-        ):
+        for tally in batch.run_many(first, count=count, seconds=options.seconds, processes=options.processes):
             _show(progress, task, tally)
     if options.json:
         console.print_json(json.dumps(_report(tally)))
@@ -108,30 +113,43 @@ def _show(progress: Progress, task: TaskID, tally: batch.Tally) -> None:
 
 
 def _print(tally: batch.Tally, console: Console) -> None:
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(_table(tally))
+    for move, faults in _empty(tally).items():
+        console.print(f"{move} never met: {', '.join(faults)}", markup=False)
     for seed, broken in tally.violations[:SHOWN]:
         console.print(f"seed {seed}: {broken.invariant}: {broken.what}", style="bold red", markup=False)
         console.print(f"  replay: python -m outlive.testing.simulate --seed {seed} --timeline --shrink")
     hours, struck = tally.virtual / 3600, sum(tally.faults.values())
     console.print(
-        f"{tally.seeds:,} seeds, {hours:.1f} simulated hours, {tally.commits:,} commits, {struck:,} faults "
-        f"in {tally.spent:.0f} s: {tally.per_minute:,.0f} seeds a minute; {len(tally.violations)} violations."
+        f"{tally.seeds:,} seeds from {tally.first} on, {hours:.1f} simulated hours, "
+        f"{tally.commits:,} commits, {struck:,} faults in {tally.spent:.0f} s: "
+        f"{tally.per_minute:,.0f} seeds a minute; {len(tally.violations)} violations."
     )
 
 
 def _table(tally: batch.Tally) -> Table:
     """Moves by faults."""
-    table = Table(title="How often a move was committed while a fault was going on", title_justify="left")
-    table.add_column("move")
+    title = "How often a move was committed while a fault was going on"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("move", no_wrap=True)
     for column in coverage.COLUMNS:
-        table.add_column(column, justify="right", overflow="fold")
+        table.add_column(column, justify="right", max_width=8)
     for move in sorted({move for move, _ in tally.covered}):
         table.add_row(move, *(_count(tally.covered[move, column]) for column in coverage.COLUMNS))
     return table
 
 
 def _count(number: int) -> str:
-    return f"{number:,}" if number else "·"
+    return f"{number}" if number else "-"
+
+
+def _empty(tally: batch.Tally) -> dict[str, list[str]]:
+    """The cells of the table that are empty, by move."""
+    found: dict[str, list[str]] = {}
+    for move, fault in coverage.empty(tally.covered):
+        found.setdefault(move, []).append(fault)
+    return found
 
 
 def _report(tally: batch.Tally) -> dict[str, Any]:
@@ -139,6 +157,7 @@ def _report(tally: batch.Tally) -> dict[str, Any]:
     for (move, fault), number in sorted(tally.covered.items()):
         covered.setdefault(move, {})[fault] = number
     return {
+        "first": tally.first,
         "seeds": tally.seeds,
         "simulated_seconds": round(tally.virtual, 1),
         "seconds": round(tally.spent, 1),
@@ -146,6 +165,7 @@ def _report(tally: batch.Tally) -> dict[str, Any]:
         "commits": tally.commits,
         "faults": dict(sorted(tally.faults.items())),
         "covered": covered,
+        "never_together": _empty(tally),
         "violations": [_violation(seed, broken) for seed, broken in tally.violations],
     }
 

@@ -8,9 +8,22 @@ leave and come back.  A checker then reads the whole history.  The same seed giv
 
 from __future__ import annotations
 
+from outlive.testing.simulation.application import PromiseBroken, Report, simulate_agent
 from outlive.testing.simulation.checker import Violation
 from outlive.testing.simulation.plan import Plan, generate
 from outlive.testing.simulation.shrink import as_python, shrink
 from outlive.testing.simulation.simulate import Result, Sabotage, simulate
 
-__all__ = ["Plan", "Result", "Sabotage", "Violation", "as_python", "generate", "shrink", "simulate"]
+__all__ = [
+    "Plan",
+    "PromiseBroken",
+    "Report",
+    "Result",
+    "Sabotage",
+    "Violation",
+    "as_python",
+    "generate",
+    "shrink",
+    "simulate",
+    "simulate_agent",
+]

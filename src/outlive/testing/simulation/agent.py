@@ -1,4 +1,4 @@
-"""A model agent with durable steps, and the model provider that it calls.
+"""A model agent with durable steps.
 
 The agent does what a graph does: it goes on from its last checkpoint, calls the provider with a key that
 every attempt derives alike, and records each step as done under the fence.
@@ -10,37 +10,22 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outlive import agents, errors
-from outlive.model import Claim, Run
+from outlive.model import Claim
 from outlive.policy import RunPolicy
+from outlive.states import State
 from outlive.store import steps as store_steps
 from outlive.store.script import Steps, script, statement
-from outlive.testing.simulation.history import Checkpoint, Effect, History, Yielded
+from outlive.testing.simulation.history import Checkpoint, Yielded
 
 if TYPE_CHECKING:
     from outlive.testing.simulation.database import Database
     from outlive.testing.simulation.process import Process
 
-
-@dataclass(slots=True)
-class Provider:
-    """Executes an effect once per key, and remembers every call."""
-
-    history: History
-    now: Any
-    forgets: bool = False
-    _done: set[str] = field(default_factory=set)
-
-    def call(self, run: Run, step: int, epoch: int, process: str) -> None:
-        """Execute, or replay if this key was executed before."""
-        run_id, origin = run.run_id, run.origin
-        key = f"{origin}/{step}"
-        repeated = key in self._done and not self.forgets
-        self._done.add(key)
-        self.history.effects.append(Effect(self.now(), origin, step, epoch, process, repeated, run_id))
+CALLS_AGAIN = 0.2
+"""Virtual seconds before an agent repeats a call that was not answered."""
 
 
 @script()
@@ -79,6 +64,8 @@ class StepsAgent:
         except asyncio.CancelledError:
             if context.input["stubborn"]:
                 await self._refuse_to_end(context)
+            if context.input["yields"]:
+                yield agents.Chunk(data="a last word that nobody may hear")
             raise
 
     async def _refuse_to_end(self, context: agents.Context) -> None:
@@ -103,21 +90,27 @@ class StepsAgent:
             if wanted.get("fails_at") == step:
                 raise ValueError("as the plan wants it")
             await self.do(context, step)
-        yield agents.Outcome(output=wanted["steps"])
+        state = State.WAITING if wanted["waits"] else State.SUCCEEDED
+        yield agents.Outcome(output=wanted["steps"], state=state)
 
     def first_step(self, origin: str) -> int:
         """Where to go on."""
         return self._process.fleet.database.checkpoints.get(origin, 0)
 
     async def do(self, context: agents.Context, step: int) -> None:
-        """Have the effect of a step executed, then record the step as done."""
-        self._call(context, step)
-        await asyncio.sleep(0.003)
+        """Have the effect of a step executed, then record the step as done.
+
+        An effect ledger belongs here.  What is here is the least that is safe: every attempt derives the same
+        key, and a call of which nothing was heard is repeated with that key.
+        """
+        while not await self._call(context, step):  # noqa: ASYNC110 - a provider sends no events
+            await asyncio.sleep(CALLS_AGAIN)
         database = self._process.fleet.database
         await self._process.store.write(save(database, context.claim, context.run.origin, step))
 
-    def _call(self, context: agents.Context, step: int) -> None:
-        self._process.fleet.provider.call(context.run, step, context.attempt, self._process.name)
+    async def _call(self, context: agents.Context, step: int) -> bool:
+        provider, process = self._process.fleet.provider, self._process.name
+        return await provider.call(context.run, step, context.attempt, process)
 
     def _chunk(self, context: agents.Context, data: list[int]) -> agents.Chunk:
         payload = json.dumps(data, separators=(",", ":"))

@@ -23,6 +23,7 @@ CHUNK = 10
 class Tally:
     """What some seeds came to.  ``virtual`` and ``spent`` are seconds: simulated, and of the wall's clock."""
 
+    first: int = 0
     seeds: int = 0
     virtual: float = 0.0
     spent: float = 0.0
@@ -68,7 +69,7 @@ def run_many(first: int, *, count: int | None, seconds: float | None, processes:
     """
     if count is None and seconds is None:
         raise ValueError("say how many seeds, or for how many seconds")
-    began, tally = time.monotonic(), Tally()
+    began, tally = time.monotonic(), Tally(first=first)
     chunks = _chunks(first, count)
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn, initializer=gc.freeze) as pool:

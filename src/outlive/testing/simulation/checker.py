@@ -6,7 +6,7 @@ move table.  A check returns sentences; none means that the promise was kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from outlive.testing.simulation.checks import (
@@ -18,6 +18,7 @@ from outlive.testing.simulation.checks import (
     presence,
     reading,
     record,
+    tenants,
 )
 from outlive.testing.simulation.history import History
 
@@ -26,11 +27,38 @@ Check = Callable[[History], Iterator[reading.Found]]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: the invariant's id, what shows that, and when it showed, if at one moment."""
+    """A broken promise: the invariant's id, what shows that, when it showed, if at one moment, and the check
+    that noticed.
+    """
 
     invariant: str
     what: str
     at: float | None = None
+    check: str = ""
+
+    def like(self, other: Violation) -> bool:
+        """Say whether the same promise is broken in the same way: in another way is another failure."""
+        return (self.invariant, self.check) == (other.invariant, other.check)
+
+
+PROMISES: Mapping[str, str] = {
+    "I1": "a run ends once, with one end event, committed together",
+    "I2": "only the holder of the current claim writes",
+    "I3": "a thread has at most one running run, and its runs begin in order",
+    "I4": "the sequences of a run's and of a thread's events have no hole and no repeat",
+    "I5": "who follows gets every event, in order, to the end",
+    "I6": "what was shown was committed before, and what was yielded is kept",
+    "I7": "the first verdict wins, and whoever asked is told the truth",
+    "I8": "the same key with the same body is the same run",
+    "I9": "an effect is executed once",
+    "I11": "disconnect, stop, shutdown, time-out and loss are told apart, and each does what the policy says",
+    "I12": "shutdown hands work back, and only losses are charged",
+    "I13": "nothing is left behind: no task, no slot, no failure that nobody looked at",
+    "I14": "nobody learns of another tenant's runs",
+    "I15": "what could not be stored is never a success, and everything ends",
+    "own": "what the application's own check asks for",
+}
+"""What each id stands for, in a few words."""
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
@@ -75,13 +103,20 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I12", holders.healthy_holders_keep_their_runs),
     ("I15", holders.orphans_are_taken_over),
     ("I5", observers.streams_end_with_the_event),
+    ("I4", observers.feeds_have_no_hole),
+    ("I5", observers.feeds_are_current),
+    ("I14", tenants.strangers_learn_nothing),
+    ("I14", tenants.keys_and_threads_are_a_tenants_own),
 )
 
 
 def check(history: History) -> list[Violation]:
     """Return every violation that the history shows, in the order of the checks."""
-    return [_violation(invariant, found) for invariant, find in CHECKS for found in find(history)]
+    return [
+        _violation(invariant, find.__name__, found) for invariant, find in CHECKS for found in find(history)
+    ]
 
 
-def _violation(invariant: str, found: reading.Found) -> Violation:
-    return Violation(invariant, found) if isinstance(found, str) else Violation(invariant, found[1], found[0])
+def _violation(invariant: str, check: str, found: reading.Found) -> Violation:
+    at, what = (None, found) if isinstance(found, str) else found
+    return Violation(invariant, what, at, check)

@@ -25,6 +25,12 @@ def cover(history: History) -> Coverage:
     return found
 
 
+def empty(covered: Coverage) -> list[tuple[str, str]]:
+    """Return the (move, fault) that never met, of the moves that were seen at all."""
+    moves = sorted({move for move, _ in covered})
+    return [(move, column) for move in moves for column in COLUMNS if not covered[move, column]]
+
+
 def _goes_on(span: FaultSpan, at: float) -> bool:
     """A skewed clock stays skewed; everything else has an end."""
     return span.begin <= at and (at <= span.end or span.fault == Fault.SKEW.value)

@@ -40,6 +40,15 @@ CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN SELECT note_event(
 """
 
 
+_ALIKE: Mapping[str, str] = {"settle_run": "settle"}
+"""Scripts that make the same move as another, with more besides."""
+
+
+def move(script: str) -> str:
+    """Return the name under which a script's commits are known."""
+    return _ALIKE.get(script, script)
+
+
 @dataclass(slots=True)
 class Weather:
     """What the world does to one process's traffic with the database and with its peers, now."""
@@ -115,6 +124,10 @@ class Database:
         """The database's clock, which every fence is judged by."""
         return EPOCH_MS + round(self.loop.time() * 1000)
 
+    def work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with the connection, in no transaction of its own."""
+        return work(self._connection)
+
     def run(self, script: Script[T], process: str, *, commit: bool = True) -> T:
         """Run a script in one transaction; ``commit`` False rolls back what it did."""
         if script.reads:
@@ -177,7 +190,7 @@ class Database:
             return None
         runs, self._runs = self._runs, []
         events, self._events = self._events, []
-        return Commit(self.loop.time(), process, script, tuple(runs), tuple(events))
+        return Commit(self.loop.time(), process, move(script), tuple(runs), tuple(events))
 
     def _note_run(self, run_id: str, thread_id: str, *row: Any) -> None:
         old_state, old_epoch, state, epoch, losses, stop_reason = row
@@ -210,6 +223,7 @@ class SimulatedStore:
     weather: Weather = field(default_factory=Weather)
     _running: set[asyncio.Task[Any]] = field(default_factory=set)
     _writing: int = 0
+    dialect: sql.Dialect = sql.Dialect.SQLITE
 
     @property
     def busy(self) -> bool:
@@ -236,6 +250,23 @@ class SimulatedStore:
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading script; see ``store.Transactions``."""
         return await self._until(script, functools.partial(self._look, script), budget)
+
+    async def write_with(
+        self, work: Callable[[sqlite3.Connection], T], script: Script[Any], *, budget: float = 10.0
+    ) -> T:
+        """Run ``script`` and ``work`` in one transaction, as the SQLite store does."""
+        return await self.write(_both(script, functools.partial(self.database.work, work)), budget=budget)
+
+    async def read_with(
+        self, work: Callable[[sqlite3.Connection], T], *, name: str, budget: float = 10.0
+    ) -> T:
+        """Run ``work`` where it can read."""
+        reading = _both(Script(name, _nothing, reads=True), functools.partial(self.database.work, work))
+        return await self.read(reading, budget=budget)
+
+    async def in_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` outside of any transaction."""
+        return self.database.work(work)
 
     async def _until(self, script: Script[T], attempt: Callable[[], Awaitable[T]], budget: float) -> T:
         return await retry.until(
@@ -276,7 +307,7 @@ class SimulatedStore:
         if weather.cut_off:
             raise retry.Transient("cut off")
         for trap in weather.traps:
-            if trap.script == script.name and trap.by is None:
+            if trap.script == move(script.name) and trap.by is None:
                 trap.by = self.process
                 trap.sprung.set()
                 await asyncio.sleep(0.0001)  # the fault strikes here, whatever it is
@@ -325,6 +356,18 @@ class SimulatedStore:
             for _ in range(1 + (rolls.random() < self.weather.hints_repeated)):
                 delay = rolls.expovariate(1 / 0.01) * self.weather.slow
                 peer.sandbox.later(delay, peer.store.hub.wake, topics)
+
+
+def _both(script: Script[Any], work: Callable[[], T]) -> Script[T]:
+    def start() -> Any:
+        yield from script.start()
+        return work()
+
+    return Script(script.name, start, reads=script.reads)
+
+
+def _nothing() -> Any:
+    yield from ()
 
 
 def _renewal(claims: Sequence[Claim], lease: float) -> Script[list[Renewed]]:

@@ -97,6 +97,14 @@ async def _tokens_lost(strike: Strike, process: Process, fleet: Fleet) -> None:
     fleet.tokens.update(held & {process.worker_id for process in fleet.current.values() if process.up})
 
 
+async def _provider(strike: Strike, process: Process, fleet: Fleet) -> None:
+    """Callers of the model provider do not hear what became of their calls."""
+    del process
+    fleet.provider.hangs_up = strike.degree
+    await asyncio.sleep(strike.lasts)
+    fleet.provider.hangs_up = 0.0
+
+
 def _weather(
     name: str, value: Callable[[Strike], float]
 ) -> Callable[[Strike, Process, Fleet], Coroutine[Any, Any, None]]:
@@ -117,6 +125,7 @@ _STRIKES: Mapping[Fault, Callable[[Strike, Process, Fleet], Coroutine[Any, Any, 
     Fault.STALL: _stall,
     Fault.SKEW: _skew,
     Fault.TOKENS_LOST: _tokens_lost,
+    Fault.PROVIDER: _provider,
     Fault.CUT_OFF: _weather("cut_off", lambda _: True),
     Fault.LOST_REPLIES: _weather("lost_replies", lambda strike: strike.degree),
     Fault.FAILED_COMMITS: _weather("failed_commits", lambda strike: strike.degree),

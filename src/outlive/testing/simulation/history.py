@@ -66,9 +66,20 @@ class Transcript:
     left_at: float | None = None
 
 
+@dataclass(slots=True)
+class Feed:
+    """What one follower of a whole thread got: (when, the thread's seq, run, its seq)."""
+
+    client: str
+    thread_id: str
+    joined_at: float
+    left_at: float = 0.0
+    events: list[tuple[float, int, str, int]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client was told: by a submit (``run`` and how) or by a stop (outcome)."""
+    """What a client was told: by a submit (``run`` and how), by a stop (outcome), or when it pried."""
 
     at: float
     asked_at: float
@@ -131,6 +142,7 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     transcripts: list[Transcript] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    feeds: list[Feed] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     faults: list[FaultSpan] = field(default_factory=list)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from outlive.testing.simulation.process import POLICIES
+from outlive.testing.simulation.cast import POLICIES
 
 T = TypeVar("T")
 PROCESSES = ("p0", "p1", "p2")
@@ -31,6 +31,8 @@ class Want(StrEnum):
     STOP = "stop"
     WATCH = "watch"
     AGAIN = "again"
+    PRY = "pry"
+    THREAD = "thread"
 
 
 class Fault(StrEnum):
@@ -48,6 +50,7 @@ class Fault(StrEnum):
     HINTS_REPEATED = "hints repeated"
     SKEW = "skew"
     TOKENS_LOST = "tokens lost"
+    PROVIDER = "provider hangs up"
 
 
 ABRUPT = frozenset({Fault.KILL, Fault.SHUTDOWN, Fault.FREEZE, Fault.STALL, Fault.CUT_OFF})
@@ -56,6 +59,8 @@ LASTS = {
     Fault.STALL: (0.5, 2.0, 5.0, 9.0),
     Fault.CUT_OFF: (0.3, 1.0, 5.0, 6.0, 13.0, 13.0),
 }
+EVERYWHERE = (Fault.KILL, Fault.KILL, Fault.SHUTDOWN, Fault.FREEZE, Fault.CUT_OFF)
+"""What can happen to all processes at once: a power cut, a deploy, a database that is gone."""
 _OFTEN: Mapping[Fault, int] = {
     Fault.KILL: 6,
     Fault.SHUTDOWN: 3,
@@ -65,6 +70,7 @@ _OFTEN: Mapping[Fault, int] = {
     Fault.LOST_REPLIES: 2,
     Fault.FAILED_COMMITS: 3,
     Fault.TOKENS_LOST: 2,
+    Fault.PROVIDER: 2,
 }
 FREQUENT = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
 """Every fault, as often as it is to be drawn."""
@@ -78,8 +84,10 @@ MOMENTS = (*(write for write, often in _WRITES.items() for _ in range(often)), *
 class Op:
     """One client's intention.  ``leaves_after`` chunks it goes away, for ``away`` seconds or for good.
 
-    ``stubborn``: seconds for which its agent goes on after it was cancelled.  ``strays``: with a shared key
-    it says something else than the others.
+    ``stubborn``: seconds for which its agent goes on after it was cancelled; ``yields``: it yields once more
+    then.  ``waits``: the agent ends by asking a person, who answers when the client would have come back.
+    ``strays``: with a shared key it says something else than the others.  ``dawdles``: seconds that it takes
+    over each event.
     """
 
     number: int
@@ -100,6 +108,9 @@ class Op:
     target: int = 0
     delayed: float | None = None
     strays: bool = False
+    waits: bool = False
+    yields: bool = False
+    dawdles: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +226,29 @@ def generate(seed: int) -> Plan:
     strikes = [_strike(rolls, faults, moments) for _ in range(many)]
     if theme is not None:
         strikes = [dataclasses.replace(strike, lasts=rolls.choice(theme.lasts)) for strike in strikes]
-    return Plan(seed=seed, ops=tuple(_twice(rolls, op, ops) for op in ops), strikes=tuple(strikes))
+    plan = Plan(seed=seed, ops=tuple(_twice(rolls, op, ops) for op in ops), strikes=tuple(strikes))
+    return _seasoned(plan) if rolls.random() < 0.6 else plan
+
+
+def _seasoned(plan: Plan) -> Plan:
+    """Add what some people do, and now and then a fault that strikes every process at once."""
+    rolls = random.Random(f"season/{plan.seed}")
+    strikes = plan.strikes
+    if strikes and rolls.random() < 0.25:
+        first = dataclasses.replace(strikes[0], fault=rolls.choice(EVERYWHERE), on=None)
+        strikes = (*(dataclasses.replace(first, process=name) for name in PROCESSES), *strikes[1:])
+    return dataclasses.replace(plan, ops=tuple(_peculiar(rolls, op) for op in plan.ops), strikes=strikes)
+
+
+def _peculiar(rolls: random.Random, op: Op) -> Op:
+    return dataclasses.replace(
+        op,
+        want=rolls.choice((op.want,) * 6 + (Want.PRY, Want.THREAD)),
+        chunks=rolls.choice((op.chunks,) * 15 + (40,)),
+        waits=rolls.random() < 0.25,
+        yields=rolls.random() < 0.25,
+        dawdles=rolls.choice((0.0, 0.0, 0.0, 0.2)),
+    )
 
 
 def _themed(rolls: random.Random, op: Op, asked: Mapping[str, tuple[object, ...]]) -> Op:
@@ -236,7 +269,7 @@ def _some(rolls: random.Random, everything: tuple[T, ...], few: int) -> tuple[T,
 
 
 def _op(rolls: random.Random, number: int, threads: list[str], agents: tuple[str, ...]) -> Op:
-    want = rolls.choices(tuple(Want), (6, 3, 3, 1, 3))[0]
+    want = rolls.choices(tuple(Want)[:5], (6, 3, 3, 1, 3))[0]
     leaves = rolls.choice((None, None, 0, 0, 1, 2, 4))
     pace = rolls.choice((0.0, 0.3, 1.0, 2.0, 3.0, 4.0, 6.0))
     return Op(

@@ -6,26 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from outlive import commands, disconnect, execution, lease, policy, presence, seams, signals, sweeper, worker
-from outlive.agents import Registry
+from outlive import commands, disconnect, execution, lease, presence, seams, signals, sweeper, worker
+from outlive.agents import Binds, Registry
 from outlive.store import sql
-from outlive.testing.simulation.agent import Provider, StepsAgent
+from outlive.testing.simulation.cast import Cast
 from outlive.testing.simulation.database import Database, SimulatedStore
 from outlive.testing.simulation.history import History
+from outlive.testing.simulation.provider import Provider
 from outlive.testing.simulation.world import Dice, Sandbox, VirtualLoop
 
 TIMING = lease.Timing(lease=4.0, renew_every=0.5, margin=0.5, stall_after=1.0, stall_limit=6.0)
 SLOTS = 3
 VIEWER_LEASE = 3.0
 DRAIN = 3.0
-POLICIES: Mapping[str, policy.RunPolicy] = {
-    "chat": policy.chat(grace=1.0, stop_deadline=1.0),
-    "curt": policy.chat(grace=0.0, stop_deadline=1.0, on_busy="reject"),
-    "job": policy.job(grace=1.0, max_losses=9, stop_deadline=1.0, on_busy="enqueue"),
-    "fragile": policy.job(grace=1.0, recovery="stop", stop_deadline=1.0),
-    "short": policy.job(grace=1.0, run_timeout=1.5, stop_deadline=1.0, on_busy="enqueue"),
-    "once": policy.job(grace=1.0, max_losses=1, stop_deadline=1.0, on_busy="enqueue"),
-}
 
 
 @dataclass(eq=False)
@@ -54,7 +47,7 @@ class Process:
         )
         self.store = SimulatedStore(self.fleet.database, self, dice, self.happenings, local)
         told = self.happenings
-        registry = Registry(StepsAgent(name, declared, self) for name, declared in POLICIES.items())
+        self.registry = registry = Registry(self.fleet.cast.agents(self))
         self.keeper = lease.Keeper(self.store, timing=TIMING, happenings=told, local=local)
         around = execution.Surroundings(
             store=self.store, keeper=self.keeper, happenings=told, local=local, drain=DRAIN / 4
@@ -73,6 +66,8 @@ class Process:
         return self.worker.id
 
     def _note(self, happening: signals.Happening) -> None:
+        if self.sandbox.dead:  # a clean-up that the end of the simulation, or a garbage collector, sets off
+            return
         self.fleet.history.notes.append((self.fleet.loop.time(), self.name, happening))
 
     def start(self) -> None:
@@ -84,6 +79,10 @@ class Process:
 
     async def _begin(self) -> None:
         self.keeper.attach()
+        for name in self.registry.names:
+            agent = self.registry[name]
+            if isinstance(agent, Binds):
+                await agent.bind(self.store, self.happenings)
         await self.worker.begin()
 
     async def _renew(self) -> None:
@@ -130,6 +129,7 @@ class Fleet:
     dice: Dice
     history: History
     blocks: Mapping[str, sql.Block]
+    cast: Cast
     new_id: Callable[[], str] = field(init=False)
     tokens: set[str] = field(default_factory=set)
     current: dict[str, Process] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.database = Database(self.loop, self.history, self.blocks)
-        self.provider = Provider(self.history, self.loop.time)
+        self.provider = Provider(self.history, self.loop.time, self.dice.of("provider").random)
         self.new_id = _counting_ids(self.dice)
 
     def start(self, machine: str) -> Process:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from outlive.testing.simulation.cast import MODEL, Cast
 from outlive.testing.simulation.plan import Op, Plan, Strike
 from outlive.testing.simulation.simulate import Result, Sabotage, simulate
 
 T = TypeVar("T")
+Item = TypeVar("Item", Op, Strike)
 
 
-def shrink(plan: Plan, *, sabotage: Sabotage | None = None, most: int = 300) -> Result:
-    """Return the smallest plan found that breaks one of the same promises, in at most ``most`` runs.
+def shrink(plan: Plan, *, sabotage: Sabotage | None = None, most: int = 300, cast: Cast = MODEL) -> Result:
+    """Return the smallest plan found whose first violation is noticed by the same check as this plan's.
 
-    A plan that breaks none is returned as it is.
+    Tries at most ``most`` plans.  A plan that breaks nothing is returned as it is.
     """
-    best = simulate(plan, sabotage=sabotage)
-    wanted, left = best.broken, most
+    best = simulate(plan, sabotage=sabotage, cast=cast)
+    wanted, left = best.violations[:1], most
     while wanted and left > 0:
         for candidate in _smaller(best.plan):
-            tried = simulate(candidate, sabotage=sabotage)
+            tried = simulate(candidate, sabotage=sabotage, cast=cast)
             left -= 1
-            if tried.broken & wanted:
+            if any(found.like(wanted[0]) for found in tried.violations):
                 best = tried
                 break
             if left <= 0:
@@ -47,8 +49,28 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     random.Random(plan.seed).shuffle(without)
     yield from without
     for at, op in enumerate(ops):
-        for simpler in _simpler(op):
+        for simpler in _changed(op, PLAIN_OP):
             yield dataclasses.replace(plan, ops=(*ops[:at], simpler, *ops[at + 1 :]))
+    for at, strike in enumerate(strikes):
+        for milder in _changed(strike, PLAIN_STRIKE):
+            yield dataclasses.replace(plan, strikes=(*strikes[:at], milder, *strikes[at + 1 :]))
+
+
+PLAIN_OP: tuple[Mapping[str, Any], ...] = (
+    {"delayed": None},
+    {"strays": False},
+    {"waits": False},
+    {"yields": False},
+    {"dawdles": 0.0},
+    {"stubborn": 0.0},
+    {"warm": 0.0},
+    {"fails_at": None},
+    {"leaves_after": None, "away": None},
+    {"chunks": 0},
+    {"steps": 1},
+)
+PLAIN_STRIKE: tuple[Mapping[str, Any], ...] = ({"on": None}, {"lasts": 0.3})
+"""What is simpler, one thing at a time; nothing is ever changed back."""
 
 
 def _halves(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
@@ -62,15 +84,12 @@ def _but(items: tuple[T, ...], at: int) -> tuple[T, ...]:
     return items[:at] + items[at + 1 :]
 
 
-def _simpler(op: Op) -> Iterator[Op]:
-    """The same intention with one thing as it usually is."""
-    plain: list[dict[str, Any]] = [{"delayed": None}, {"strays": False}, {"stubborn": 0.0}, {"warm": 0.0}]
-    for change in (*plain, {"chunks": 0}):
-        simpler = dataclasses.replace(op, **change)
-        if simpler != op:
+def _changed(item: Item, plain: tuple[Mapping[str, Any], ...]) -> Iterator[Item]:
+    """The same thing with one property as it usually is, or at a rounder time."""
+    for change in (*plain, {"at": round(item.at, 1)}):
+        simpler = dataclasses.replace(item, **change)
+        if simpler != item:
             yield simpler
-    if op.steps > 1:
-        yield dataclasses.replace(op, steps=1)
 
 
 def as_python(plan: Plan) -> str:

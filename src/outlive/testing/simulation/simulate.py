@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from outlive.model import Run
 from outlive.store import sql
 from outlive.testing.simulation import checker, faults
+from outlive.testing.simulation.cast import MODEL, Cast
 from outlive.testing.simulation.clients import Clients
 from outlive.testing.simulation.history import EventRow, History
 from outlive.testing.simulation.plan import PROCESSES, Plan, generate
@@ -24,7 +26,7 @@ BLOCKS = sql.load(sql.Dialect.SQLITE, bound_clock=True)
 LAST_READS = 1.0
 """Virtual seconds after which a read whose viewer has gone must be back."""
 REST = 45.0
-"""Virtual seconds after the last fault within which everything must have ended."""
+"""Virtual seconds after the last fault within which everything must have ended, if no policy takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,20 @@ class Sabotage:
     forgetful_provider: bool = False
 
 
-def simulate(plan: Plan | int, *, sabotage: Sabotage | None = None) -> Result:
+def simulate(plan: Plan | int, *, sabotage: Sabotage | None = None, cast: Cast = MODEL) -> Result:
     """Run a plan, or the plan of a seed."""
     plan = generate(plan) if isinstance(plan, int) else plan
     with _no_garbage_collector():
-        return _simulate(plan, sabotage or Sabotage())
+        return _simulate(plan, sabotage or Sabotage(), cast)
 
 
-def _simulate(plan: Plan, broken: Sabotage) -> Result:
+def _simulate(plan: Plan, broken: Sabotage, cast: Cast) -> Result:
+    cast.begin()
     history = History()
     loop = VirtualLoop()
     loop.set_exception_handler(lambda _, context: history.leaks.append(_complaint(context)))
     blocks = broken.blocks or BLOCKS
-    fleet = Fleet(loop, Dice(plan.seed), history, blocks)
+    fleet = Fleet(loop, Dice(plan.seed), history, blocks, cast)
     fleet.database.change(broken.ddl, dirty_reads=broken.dirty_reads)
     fleet.provider.forgets = broken.forgetful_provider
     try:
@@ -76,7 +79,9 @@ def _simulate(plan: Plan, broken: Sabotage) -> Result:
         history.leaks.append(str(stuck))
     finally:
         history.ended_at = loop.time()
-        history.final_runs = fleet.database.rows("SELECT * FROM runs")
+        history.final_runs = fleet.database.rows(
+            "SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t USING (thread_id)"
+        )
         history.final_events = [
             EventRow(**row)
             for row in fleet.database.rows(
@@ -86,7 +91,14 @@ def _simulate(plan: Plan, broken: Sabotage) -> Result:
         ]
         _look_for_leftovers(loop, history)
         _end(loop, fleet)
-    return Result(plan, history, tuple(checker.check(history)))
+    return Result(plan, history, (*checker.check(history), *_own_check(cast, history)))
+
+
+def _own_check(cast: Cast, history: History) -> Iterator[checker.Violation]:
+    try:
+        cast.check([Run.from_row(row) for row in history.final_runs])
+    except AssertionError as failure:
+        yield checker.Violation("own", str(failure) or "the check raised AssertionError", check="own")
 
 
 @contextlib.contextmanager
@@ -127,7 +139,7 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
     await asyncio.gather(*striking)
     quiet_at = loop.time()
     await asyncio.gather(*acting)
-    while loop.time() < quiet_at + REST and _alive(fleet):  # noqa: ASYNC110 - virtual time
+    while loop.time() < quiet_at + _rest(fleet.cast) and _alive(fleet):  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.5)
     for process in list(fleet.current.values()):
         ending = process.sandbox.spawn(process.shut_down())
@@ -135,6 +147,11 @@ async def _unfold(plan: Plan, fleet: Fleet) -> None:
         if not ending.done():
             fleet.history.leaks.append(f"{process.name} does not shut down")
     await asyncio.sleep(LAST_READS)
+
+
+def _rest(cast: Cast) -> float:
+    longest = max(max(declared.grace, declared.stop_deadline) for declared in cast.policies.values())
+    return max(REST, 4 * longest)
 
 
 def _alive(fleet: Fleet) -> bool:
@@ -146,6 +163,7 @@ def _alive(fleet: Fleet) -> bool:
 def _end(loop: VirtualLoop, fleet: Fleet) -> None:
     """Close what the killed left open, quietly: their ``finally`` blocks run now, and reach nothing."""
     fleet.close()
+    loop.set_exception_handler(lambda *_: None)  # what is complained about from now on is no history
     complain, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():

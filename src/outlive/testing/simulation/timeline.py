@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from outlive import signals
+from outlive.testing.simulation.checker import PROMISES, Violation
 from outlive.testing.simulation.history import Answer, Commit, History, Transcript
 from outlive.testing.simulation.simulate import Result
 
@@ -51,6 +53,39 @@ def timeline(result: Result, *, renewals: bool = False) -> list[Line]:
     return sorted(lines, key=lambda line: (line.at, line.kind is Kind.VIOLATION))
 
 
+SHOWN = 16
+"""Lines that are shown as evidence."""
+_RUN = re.compile(r"\b([0-9a-f]{8})(?:[0-9a-f]{24})?\b")
+_CLIENT = re.compile(r"\bc[0-9]+\b")
+
+
+def evidence(result: Result, broken: Violation) -> list[Line]:
+    """Return the last lines before a violation showed that are about the runs and the clients that it names.
+
+    What was wrong at that time with the processes that appear there is among them.
+    """
+    runs, clients = set(_RUN.findall(broken.what)), set(_CLIENT.findall(broken.what))
+    until = result.history.ended_at if broken.at is None else broken.at
+    lines = [line for line in timeline(result) if line.at <= until and line.kind is not Kind.VIOLATION]
+    about = [line for line in lines if not runs or runs & set(_RUN.findall(line.what))]
+    quiet = {Kind.FAULT, *(() if not runs and not clients else (Kind.CLIENT,))}
+    about = [line for line in about if line.kind not in quiet or line.who in clients][-SHOWN:]
+    who = {line.who for line in about}
+    since = about[0].at - 10.0 if about else 0.0
+    wrong = [line for line in lines if line.kind is Kind.FAULT and line.at >= since and line.who in who]
+    return sorted([*about, *wrong], key=lambda line: line.at)
+
+
+def explain(result: Result) -> str:
+    """Return every broken promise of a result with its evidence, once per way in which one is broken."""
+    told: list[str] = []
+    for broken in {found.check or found.what: found for found in reversed(result.violations)}.values():
+        told.append(f"{broken.invariant} is broken ({PROMISES.get(broken.invariant, broken.check)}):")
+        told.append(f"    {broken.what}")
+        told += [str(line) for line in evidence(result, broken)]
+    return "\n".join(told)
+
+
 def _faults(history: History) -> Iterator[Line]:
     for span in history.faults:
         yield Line(span.begin, span.process, Kind.FAULT, f"{span.fault} begins")
@@ -92,6 +127,11 @@ def _effects(history: History) -> Iterator[Line]:
 def _clients(history: History) -> Iterator[Line]:
     for answer in history.answers:
         yield Line(answer.at, answer.client, Kind.CLIENT, _told(answer))
+    for feed in history.feeds:
+        yield Line(feed.joined_at, feed.client, Kind.CLIENT, f"follows the thread {feed.thread_id[:8]}")
+        for at, thread_seq, run_id, seq in feed.events:
+            yield Line(at, feed.client, Kind.CLIENT, f"gets {thread_seq} of the thread: {run_id[:8]}:{seq}")
+        yield Line(feed.left_at, feed.client, Kind.CLIENT, "no longer follows the thread")
     for got in history.transcripts:
         begins = f"follows {got.run_id[:8]} after {got.after} through {got.process}"
         yield Line(got.joined_at, got.client, Kind.CLIENT, begins)

@@ -120,6 +120,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.made.append((task, PROCESS.get() if context is None else context.get(PROCESS)))
         return task
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Call ``func`` here and now: a thread would bring in real time and an order that no seed decides."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as failure:
+            future.set_exception(failure)
+        return future
+
     def _run_once(self) -> None:
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
         while not self._stopping:  # type: ignore[attr-defined]

@@ -78,20 +78,20 @@ def holders_let_go_in_time(history: History) -> Iterator[reading.Found]:
         if commit.script != "sweep" or change.before is None:
             continue
         attempt = (change.run_id, change.before[1])
-        holder = knows.get(attempt)
-        gone = holder is None or _gone(history, holder, commit.at)
-        if gone or holder is None or _stood_still(history, holder, commit.at):
+        holder, patience = knows.get(attempt), reading.stop_deadline(history, change.run_id)
+        gone = holder is None or _gone(history, holder, commit.at + patience)
+        if gone or holder is None or _stood_still(history, holder, commit.at + patience):
             continue
-        if lost.get(attempt, history.ended_at) > commit.at + 1.0:
+        if lost.get(attempt, history.ended_at) > commit.at + patience:
             yield (
                 commit.at,
-                f"{holder} had not let go of {change.run_id[:8]} a second after it was taken from it",
+                f"{holder} had not let go of {change.run_id[:8]} {patience:g} s after it was taken from it",
             )
 
 
 def _gone(history: History, process: str, at: float) -> bool:
     return any(
-        span.process == process and span.fault in ("kill", "shutdown") and span.begin <= at + 1.0
+        span.process == process and span.fault in ("kill", "shutdown") and span.begin <= at
         for span in history.faults
     )
 

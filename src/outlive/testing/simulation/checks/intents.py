@@ -95,5 +95,6 @@ def stops_are_obeyed(history: History) -> Iterator[reading.Found]:
             asked.setdefault(change.run_id, commit.at)
     for run_id, at in asked.items():
         end = ended.get(run_id, history.ended_at)
-        if end > at + 4.0 and reading.calm(history, at - 2.0, at + 4.0):
+        patience = 3.0 + reading.stop_deadline(history, run_id)
+        if end > at + patience and reading.calm(history, at - 2.0, at + patience):
             yield f"{run_id[:8]} ran on for {end - at:.1f} s after it was asked to stop"

@@ -53,3 +53,35 @@ def streams_end_with_the_event(history: History) -> Iterator[reading.Found]:
         cut_off = got.closed and not got.ended and got.left_at is not None
         if cut_off and reading.calm(history, got.joined_at - 5.0, got.left_at or 0.0):
             yield f"the stream of {got.client} on {got.run_id[:8]} was closed without an end event"
+
+
+def feeds_have_no_hole(history: History) -> Iterator[reading.Found]:
+    """Who follows a thread gets its own sequence, each event once, and none that was not committed."""
+    committed = {
+        (event.thread_id, event.thread_seq): (commit.at, event.run_id, event.seq)
+        for commit in history.commits
+        for event in commit.events
+    }
+    for got in history.feeds:
+        for expected, (at, thread_seq, run_id, seq) in enumerate(got.events, 1):
+            if thread_seq != expected:
+                yield at, f"{got.client} got seq {thread_seq} of its thread where {expected} was due"
+                break
+            born, *same = committed.get((got.thread_id, thread_seq), (at + 1.0, "", 0))
+            if born > at + reading.SLACK or same != [run_id, seq]:
+                yield at, f"{got.client} got {run_id[:8]}:{seq}, which was not committed as {thread_seq}"
+
+
+def feeds_are_current(history: History) -> Iterator[reading.Found]:
+    """Who follows a thread while nothing is wrong has everything of it that is a poll interval old."""
+    for got in history.feeds:
+        if got.left_at - got.joined_at < 8.0 or not reading.calm(history, got.left_at - 12.0, got.left_at):
+            continue
+        due = sum(
+            event.thread_id == got.thread_id
+            for commit in history.commits
+            if commit.at < got.left_at - 3.0
+            for event in commit.events
+        )
+        if len(got.events) < due:
+            yield got.left_at, f"{got.client} followed a thread and got {len(got.events)} of {due} events"

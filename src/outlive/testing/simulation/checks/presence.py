@@ -53,8 +53,9 @@ def unwatched_runs_stop(history: History) -> Iterator[reading.Found]:
         if not reading.calm(history, born[run_id] - 5.0, gone):
             gone = max(gone, born[run_id] + SUBMITTED)
         late = end - (gone + reading.grace(history, run_id))
-        seen_off = late > 3.5 and reading.calm(history, gone - 1.0, end)
-        if seen_off or (late > 6.0 and reading.calm(history, gone + 0.5, end)):
+        deadline = reading.stop_deadline(history, run_id)
+        seen_off = late > 2.5 + deadline and reading.calm(history, gone - 1.0, end)
+        if seen_off or (late > 5.0 + deadline and reading.calm(history, gone + 0.5, end)):
             yield f"{run_id[:8]} ran on for {late:.1f} s after the last viewer's grace"
 
 

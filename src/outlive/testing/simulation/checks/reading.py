@@ -66,3 +66,7 @@ def claimed(history: History) -> dict[tuple[str, int], str]:
 
 def grace(history: History, run_id: str) -> float:
     return float(history.policies.get(run_id, {}).get("grace", 0.0))
+
+
+def stop_deadline(history: History, run_id: str) -> float:
+    return float(history.policies.get(run_id, {}).get("stop_deadline", 1.0))
