@@ -300,12 +300,29 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """What the record added to the events of one write: the time, and the thread's seq of the last one."""
+
+    thread_seq: int
+    at: float
+
+    @classmethod
+    def from_row(cls, row: Row) -> Stored:
+        """Build it from the row of the statement that stored them."""
+        return cls(thread_seq=row["thread_seq"], at=row["stored_at"] / 1000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Appended:
-    """What an append learned: the new last seq, and whether somebody asked the run to stop."""
+    """What an append learned: the new last seq, and whether somebody asked the run to stop.
+
+    ``stored`` is None if the append was found done already.
+    """
 
     last_seq: int
     stop_requested: bool
     stop_reason: Reason | None
+    stored: Stored | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,11 +7,13 @@ Decides when to commit: the first chunk at once, then whatever gathered within `
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
+from collections.abc import Sequence
 
 from outlive import agents, encoding, failpoints, seams
 from outlive.lease import Held, Keeper
-from outlive.model import EventKind, NewEvent
+from outlive.model import Claim, Event, EventKind, NewEvent, Stored
 from outlive.store import Store, moves, wakeup
 
 GROUP_SECONDS = 0.02
@@ -19,6 +21,8 @@ GROUP_EVENTS = 32
 MOST_PER_COMMIT = 256
 MOST_WAITING = 512
 MOST_WAITING_BYTES = 8 * 1024 * 1024
+MOST_HANDED_BYTES = 1024 * 1024
+"""A follower holds as much for as long as its client does not read on."""
 
 
 class Recorder:
@@ -118,7 +122,7 @@ class Recorder:
         self.last_seq = appended.last_seq
         self._keeper.extend(self._held, since)
         claim = self._held.claim
-        self._store.announce(wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id))
+        announce(self._store, claim, batch, appended.last_seq, appended.stored)
         if appended.stop_requested:
             self._store.hub.wake((wakeup.STOP,))
 
@@ -134,6 +138,33 @@ class Recorder:
         self._waiting.clear()
         self._room.set()
         return rest
+
+
+def announce(
+    store: Store, claim: Claim, batch: Sequence[NewEvent], last_seq: int, stored: Stored | None
+) -> None:
+    """Tell of events that are committed, and spare whoever follows the run here the reading of them."""
+    topic = wakeup.run_topic(claim.run_id)
+    store.announce(topic, wakeup.thread_topic(claim.thread_id))
+    if stored is not None and sum(len(event.payload) for event in batch) <= MOST_HANDED_BYTES:
+        store.hub.hand(topic, functools.partial(_committed, claim, batch, last_seq, stored))
+
+
+def _committed(claim: Claim, batch: Sequence[NewEvent], last_seq: int, stored: Stored) -> list[Event]:
+    """Return events as a reader will find them."""
+    return [
+        Event(
+            run_id=claim.run_id,
+            seq=last_seq - behind,
+            thread_seq=stored.thread_seq - behind,
+            epoch=claim.epoch,
+            kind=new.kind,
+            mode=new.mode,
+            payload=new.payload,
+            created_at=stored.at,
+        )
+        for behind, new in zip(range(len(batch) - 1, -1, -1), batch, strict=True)
+    ]
 
 
 def _storable(mode: object) -> str | None:

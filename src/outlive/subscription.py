@@ -114,15 +114,19 @@ _looking: set[asyncio.Task[Look]] = set()
 async def _look(store: Store, topic: str, run_id: str, after: int, size: int) -> Look:
     """Read on, once for all who are at the same place and have had the same hints."""
     watched = store.hub.topic(topic)
-    if len(watched.waiters) == 1:
+    found: Look | asyncio.Task[Look] | None = watched.shared.get(after)
+    if found is None and watched.handed and watched.handed[0].seq == after + 1:
+        found = watched.shared[after] = _seen(watched.handed)
+    if isinstance(found, Look):
+        return found
+    if found is None and len(watched.waiters) == 1:
         return await _read(store, run_id, after, size)
-    looking: asyncio.Task[Look] | None = watched.shared.get(after)
-    if looking is None:
-        looking = asyncio.get_running_loop().create_task(_read(store, run_id, after, size))
-        watched.shared[after] = looking
-        _looking.add(looking)
-        looking.add_done_callback(functools.partial(_looked, watched, after))
-    return await asyncio.shield(looking)
+    if found is None:
+        found = asyncio.get_running_loop().create_task(_read(store, run_id, after, size))
+        watched.shared[after] = found
+        _looking.add(found)
+        found.add_done_callback(functools.partial(_looked, watched, after))
+    return await asyncio.shield(found)
 
 
 def _looked(watched: wakeup.Topic, after: int, looking: asyncio.Task[Look]) -> None:
@@ -136,7 +140,11 @@ async def _read(store: Store, run_id: str, after: int, size: int) -> Look:
     events = await store.read(reads.events(run_id, after, size))
     if not events:
         return Look(events, over=await _over(store, run_id, after))
-    return Look(events, full=len(events) >= size, over=events[-1].kind is EventKind.END)
+    return _seen(events, full=len(events) >= size)
+
+
+def _seen(events: Sequence[Event], *, full: bool = False) -> Look:
+    return Look(events, full=full, over=events[-1].kind is EventKind.END)
 
 
 async def _over(store: Store, run_id: str, after: int) -> bool:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
-from outlive import commands, execution, lease, presence, worker
+from outlive import commands, execution, lease, presence, recorder, worker
 from outlive.agents import Context
 from outlive.model import (
     Event,
@@ -16,6 +16,7 @@ from outlive.model import (
     Offer,
     Stop,
     StopOutcome,
+    Stored,
     Submission,
     Submitted,
     Suspect,
@@ -29,6 +30,7 @@ from outlive.testing.simulation import agent
 from outlive.testing.simulation.database import SimulatedStore
 from outlive.testing.simulation.history import Checkpoint
 
+_commit = recorder.Recorder._commit
 _suspects = reads.suspects
 _finish = steps.finish
 _stop = moves.stop
@@ -59,6 +61,14 @@ async def forgetting_commit(self: Any, batch: Any) -> None:
     step = moves.append(self._held.claim, batch, max(0, self.last_seq - 1), self._keeper.timing.lease)
     appended = await self._store.write(step)
     self.last_seq = appended.last_seq
+
+
+async def handing_commit(self: Any, batch: Any) -> None:
+    """Whoever follows is handed what is about to be committed."""
+    if batch:
+        stored = Stored(thread_seq=0, at=0.0)
+        recorder.announce(self._store, self._held.claim, batch, self.last_seq + len(batch), stored)
+    await _commit(self, batch)
 
 
 @script()

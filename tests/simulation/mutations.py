@@ -316,6 +316,12 @@ bug(
 
 bug("readers see what was rolled back", "I5", "I6", sabotage=lambda: Sabotage(dirty_reads=True), within=300)
 bug(
+    "viewers are handed what is not committed yet",
+    "I5",
+    "I6",
+    patch=lambda: mock.patch.object(recorder.Recorder, "_commit", bugs.handing_commit),
+)
+bug(
     "hints are all there is",
     "I15",
     patch=lambda: mock.patch.object(wakeup.Waiter, "wait", bugs.trusting_wait),

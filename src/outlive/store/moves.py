@@ -27,6 +27,7 @@ from outlive.model import (
     Run,
     Stop,
     StopOutcome,
+    Stored,
     Submission,
     Submitted,
     Suspect,
@@ -247,6 +248,7 @@ def append(holder: Claim, batch: Sequence[NewEvent], expected: int, lease: float
             last_seq=rows[0]["last_seq"],
             stop_requested=rows[0]["stop_requested_at"] is not None,
             stop_reason=Reason(rows[0]["stop_reason"]) if rows[0]["stop_reason"] else None,
+            stored=Stored.from_row(rows[0]),
         )
     run = yield from steps.own(holder.run_id)
     ours = batch and _mine(run, holder) and (yield from steps.already_stored(holder.run_id, batch, expected))

@@ -222,13 +222,14 @@ WHERE state = 'running' AND run_id {in:run_ids}
 UPDATE runs SET
     last_seq = last_seq + :count, renewed_at = {now}, lease_until = max(lease_until, {now} + :lease_ms)
 WHERE {fence} AND last_seq = :expected
-RETURNING last_seq, lease_until, stop_requested_at, stop_reason;
+RETURNING last_seq, lease_until, stop_requested_at, stop_reason, renewed_at AS stored_at;
 UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq;
 INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
 SELECT :run_id, :expected + 1 + e.key, :thread_id,
     (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
-    :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+    :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2,
+    (SELECT renewed_at FROM runs WHERE run_id = :run_id)
 FROM json_each(:events) AS e
 
 -- name: append [postgresql]
@@ -240,7 +241,8 @@ WITH locked AS MATERIALIZED (
         lease_until = greatest(lease_until, {now} + :lease_ms)
     FROM locked
     WHERE runs.thread_id = locked.thread_id AND {fence} AND last_seq = :expected
-    RETURNING runs.thread_id, runs.last_seq, lease_until, stop_requested_at, stop_reason
+    RETURNING runs.thread_id, runs.last_seq, lease_until, stop_requested_at, stop_reason,
+        renewed_at AS stored_at
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + :count
     FROM run WHERE threads.thread_id = run.thread_id
@@ -248,11 +250,12 @@ WITH locked AS MATERIALIZED (
 ), stored AS (
     INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
     SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
-        :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+        :epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, run.stored_at
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
-SELECT run.last_seq, run.lease_until, run.stop_requested_at, run.stop_reason FROM run, thread
+SELECT run.last_seq, run.lease_until, run.stop_requested_at, run.stop_reason, run.stored_at, thread.thread_seq
+FROM run, thread
 
 -- name: finish
 -- The one statement that ends a run: state, reason, result and end event together.  Settle proves its

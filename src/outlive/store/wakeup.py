@@ -8,10 +8,12 @@ requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from outlive.model import Event
 
 QUEUE = "queue"
 STOP = "stop"
@@ -62,14 +64,17 @@ class Topic:
     """Who watches a topic, and what they share until the next hint.
 
     What was read since the last hint is as good as what is read now: a change that it does not show has yet
-    to be hinted at.
+    to be hinted at.  ``handed`` are events that were committed just now: whoever stands right before them
+    need not read them.
     """
 
     waiters: dict[Waiter, None] = field(default_factory=dict)  # in order: a simulation has to be repeatable
     shared: dict[Any, Any] = field(default_factory=dict)
+    handed: Sequence[Event] = ()
 
     def wake(self) -> None:
         """Tell everybody."""
+        self.handed = ()
         self.shared.clear()
         for waiter in self.waiters:
             waiter.set()
@@ -115,6 +120,14 @@ class Hub:
         for name in topics:
             if (topic := self._waiters.get(name)) is not None:
                 topic.wake()
+
+    def hand(self, name: str, events: Callable[[], Sequence[Event]]) -> None:
+        """After the hint at them, give the events that one commit added to whoever watches the topic.
+
+        They must be committed, follow one another without a gap, and be what a reader finds.
+        """
+        if (topic := self._waiters.get(name)) is not None:
+            topic.handed = events()
 
     def wake_all(self) -> None:
         """Wake everybody: something changed and nobody knows what."""
