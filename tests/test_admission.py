@@ -34,7 +34,7 @@ GOES_ON = {
 
 def test_the_same_intent_attaches_while_live_goes_on_where_cut_off_and_replays_else() -> None:
     for state, reason in itertools.product(State, (None, *Reason)):
-        found = admission.same_intent(state, reason)
+        found = admission.same_intent(state, reason, policy.chat())
         if state in (State.QUEUED, State.RUNNING):
             assert found is SameIntent.ATTACH
         elif (state, reason) in GOES_ON:
@@ -45,4 +45,10 @@ def test_the_same_intent_attaches_while_live_goes_on_where_cut_off_and_replays_e
 
 def test_what_a_user_stopped_is_never_begun_again() -> None:
     for reason in (Reason.REQUESTED, Reason.DISPLACED):
-        assert admission.same_intent(State.STOPPED, reason) is SameIntent.REPLAY
+        assert admission.same_intent(State.STOPPED, reason, policy.chat()) is SameIntent.REPLAY
+
+
+def test_a_run_whose_effects_are_undone_is_not_gone_on_from() -> None:
+    for state, reason in GOES_ON:
+        found = admission.same_intent(state, reason, policy.chat(compensate="always"))
+        assert found is SameIntent.REPLAY

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive import errors, policy
-from outlive.policy import Durability, OnBusy, OnDisconnect, Recovery, RunPolicy
+from outlive.policy import Compensate, Durability, OnBusy, OnDisconnect, OnUnknown, Recovery, RunPolicy
 
 SECONDS = st.floats(0, 1e8) | st.integers(0, 10**8)
 POLICIES = st.builds(
@@ -24,6 +24,8 @@ POLICIES = st.builds(
     durability=st.sampled_from(Durability),
     stop_deadline=st.floats(0.01, 1e8),
     run_timeout=st.none() | st.floats(0.01, 1e8),
+    compensate=st.sampled_from(Compensate),
+    on_unknown=st.sampled_from(OnUnknown),
 )
 
 
@@ -46,6 +48,8 @@ def test_the_presets_say_what_they_are_for() -> None:
         "durability": "sync",
         "stop_deadline": 10.0,
         "run_timeout": None,
+        "compensate": "never",
+        "on_unknown": "wait",
     }
     job = policy.job()
     assert (job.on_disconnect, job.on_busy) == (OnDisconnect.CONTINUE, OnBusy.REJECT)
@@ -73,6 +77,8 @@ BAD: list[tuple[str, Any]] = [
     ("on_busy", ["reject"]),
     ("recovery", ""),
     ("durability", "later"),
+    ("compensate", "sometimes"),
+    ("on_unknown", None),
     ("grace", -0.1),
     ("grace", float("nan")),
     ("grace", float("inf")),

@@ -63,14 +63,17 @@ class SameIntent(StrEnum):
 _CUT_OFF = frozenset({Reason.DISCONNECT, Reason.TIMEOUT, Reason.LOST})
 
 
-def same_intent(state: State, reason: Reason | None) -> SameIntent:
+def same_intent(state: State, reason: Reason | None, policy: RunPolicy) -> SameIntent:
     """Decide what a repeated key does: attach while live, go on where the run was cut off, else replay.
+
+    What was undone at the end of a run cannot be gone on from: its checkpoints say that it was done.
 
     A run that its user stopped, or that failed by itself, stays as it is: repeating the request must not
     restart what somebody ended on purpose.
     """
     if not state.terminal:
         return SameIntent.ATTACH
-    if state in (State.STOPPED, State.ABANDONED) and reason in _CUT_OFF:
+    cut_off = state in (State.STOPPED, State.ABANDONED) and reason in _CUT_OFF
+    if cut_off and not policy.compensates(state):
         return SameIntent.CONTINUE
     return SameIntent.REPLAY

@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeVar
 from outlive import agents, encoding, errors, seams, signals
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
 from outlive.policy import RunPolicy
+from outlive.names import LONGEST_NAME as LONGEST_NAME
+from outlive.names import check_name as check_name
 from outlive.states import Reason
 from outlive.store import Store, moves, wakeup
 
 T = TypeVar("T")
-LONGEST_NAME = 512
-"""Characters that a thread's name, a key or a tenant may have."""
 
 
 class Starter(Protocol):
@@ -162,21 +162,6 @@ class Commands:
         """Wait for submits in flight."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=10.0)
-
-
-def check_name(field: str, text: object) -> None:
-    """Raise ``InvalidInput`` unless ``text`` is None or a short printable string.
-
-    NUL cannot be stored in PostgreSQL's text, and lone surrogates cannot be encoded at all.
-    """
-    if text is None:
-        return
-    if not isinstance(text, str):
-        raise errors.InvalidInput(f"{field} must be a string.", field=field)
-    if len(text) > LONGEST_NAME:
-        raise errors.InvalidInput(f"{field} is longer than {LONGEST_NAME} characters.", field=field)
-    if any(ch < " " or "\ud800" <= ch <= "\udfff" or ch == "\x7f" for ch in text):
-        raise errors.InvalidInput(f"{field} holds a control character or a lone surrogate.", field=field)
 
 
 def _exact(field: str, value: Any) -> str:

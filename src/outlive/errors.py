@@ -9,6 +9,9 @@
     │   ├── NoTenant             the application let a request in without saying whose it is: 403
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
     │   ├── KeyConflict          same idempotency key, other body: 409
+    │   ├── EffectConflict       same effect and key, other inputs: 409
+    │   ├── AlreadySettled       what became of the effect is known: 409
+    │   ├── NotApproved          the effect may not start, or not any more: 403
     │   ├── ThreadBusy           the thread has a live run and the policy is reject: 409
     │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
     │   │   ├── InvalidPolicy
@@ -19,6 +22,9 @@
     │   ├── StoreUnavailable     the database did not answer within the budget
     │   └── NotReady             starting, draining, or the database was down at start
     ├── Fenced                   this executor no longer holds the run; nothing was written
+    ├── Stopping                 the run was asked to stop: it starts nothing more
+    ├── EffectFailed             the effect was definitely not executed
+    ├── EffectUnknown            it may have been executed, and nobody can tell
     └── Misconfigured            start-up refuses; the message names the command or setting that helps
         ├── SchemaMismatch
         └── UnsafeFileSystem
@@ -45,11 +51,13 @@ class OutliveError(Exception):
         *,
         hint: str | None = None,
         run_id: str | None = None,
+        effect_id: str | None = None,
         field: str | None = None,
     ) -> None:
         self.message = message or (type(self).__doc__ or "").splitlines()[0]
         self.hint = hint or self.default_hint
         self.run_id = run_id
+        self.effect_id = effect_id
         self.field = field
         super().__init__(self.message)
 
@@ -102,6 +110,30 @@ class KeyConflict(Refused):
     code = "key_conflict"
     status = 409
     default_hint = "Repeat the first body, or use a new key for a new intent."
+
+
+class EffectConflict(Refused):
+    """This effect was wished for before with the same key and other inputs."""
+
+    code = "effect_conflict"
+    status = 409
+    default_hint = "Use the first inputs, or a key of its own for what is another effect."
+
+
+class AlreadySettled(Refused):
+    """What became of this effect is known already."""
+
+    code = "already_settled"
+    status = 409
+    default_hint = "Look at it with: outlive effects show EFFECT"
+
+
+class NotApproved(Refused):
+    """This effect may not start: nobody allowed it, or the permission is used or over."""
+
+    code = "not_approved"
+    status = 403
+    default_hint = "Approve it with: outlive effects approve NAME KEY"
 
 
 class ThreadBusy(Refused):
@@ -181,6 +213,30 @@ class Fenced(OutliveError):
     code = "fenced"
     status = 409
     default_hint = "Another attempt owns the run, or it has ended; read its record."
+
+
+class Stopping(OutliveError):
+    """The run was asked to stop; it starts no further effect."""
+
+    code = "stopping"
+    status = 409
+    default_hint = "Nothing is to be done: the run ends as stopped."
+
+
+class EffectFailed(OutliveError):
+    """The effect was definitely not executed."""
+
+    code = "effect_failed"
+    status = 502
+    default_hint = "Pass again_after_failure=True to try it as a new one, once what was wrong is mended."
+
+
+class EffectUnknown(OutliveError):
+    """The effect may have been executed, and neither its provider nor a look-up can tell."""
+
+    code = "effect_unknown"
+    status = 409
+    default_hint = "Ask the provider, then say what happened with: outlive effects settle EFFECT"
 
 
 class Misconfigured(OutliveError):

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from outlive import agents, encoding, errors, failpoints, seams, signals
+from outlive.effects import attempt as effects
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
 from outlive.recorder import Recorder
 from outlive.states import Reason, State
-from outlive.store import Store, moves, reads, wakeup
+from outlive.store import Store, effect_moves, moves, reads, wakeup
 
 DRAIN_SECONDS = 2.0
 
@@ -50,6 +51,7 @@ class Attempt:
     around: Surroundings
     recorder: Recorder = field(init=False)
     context: agents.Context = field(init=False)
+    ledger: effects.Ledger = field(init=False)
     cut: bool = False
     leaked: asyncio.Task[agents.Outcome | None] | None = None
 
@@ -61,6 +63,14 @@ class Attempt:
             self.held,
             last_seq=self.run.last_seq,
             local=self.around.local,
+        )
+        self.ledger = effects.Ledger(
+            self.run,
+            held=self.held,
+            keeper=self.around.keeper,
+            store=self.around.store,
+            happenings=self.around.happenings,
+            note=self.recorder.note,
         )
 
 
@@ -87,6 +97,7 @@ async def drive(attempt: Attempt) -> None:
 
 async def _consume(attempt: Attempt) -> agents.Outcome | None:
     """Read the agent to its end; None if it was cut short but returned by itself."""
+    effects.CURRENT.set(attempt.ledger)  # this task is the agent's alone
     outcome = agents.Outcome()
     try:
         async with aclosing(attempt.agent.stream(attempt.context)) as items:
@@ -168,11 +179,14 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
             await asyncio.wait({work}, timeout=attempt.around.drain)
     if not work.done():
         attempt.cut = True
+        attempt.ledger.cut()
         work.cancel()
         await asyncio.wait({work}, timeout=patience)
     if not work.done():
         attempt.leaked = work
         attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
+    if attempt.ledger.used:  # also what a thread still does: it cannot be cut, and what it did is to be told
+        await attempt.ledger.settled(patience)
 
 
 def _write_failed_within(work: asyncio.Task[agents.Outcome | None]) -> BaseException | None:
@@ -271,7 +285,9 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
 async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]) -> None:
     around, claim = attempt.around, attempt.held.claim
     leaked = attempt.leaked is not None
-    step = moves.settle(
+    # An earlier attempt may have left something in the ledger; this one knows of itself.
+    settle = effect_moves.settle_run if attempt.ledger.used or claim.epoch > 1 else moves.settle
+    step = settle(
         claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
     )
     others_wait = await around.keeper.write(attempt.held, step)

@@ -10,9 +10,10 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from outlive import errors
+from outlive.states import State
 
 
 class OnDisconnect(StrEnum):
@@ -34,6 +35,27 @@ class Recovery(StrEnum):
 
     RESUME = "resume"
     STOP = "stop"
+
+
+class Compensate(StrEnum):
+    """After which ends of a run what it executed is undone: ``failures`` are failed and abandoned runs.
+
+    ``always`` adds stopped runs, whatever stopped them.  Runs that succeeded or wait are never undone.
+    """
+
+    NEVER = "never"
+    FAILURES = "failures"
+    ALWAYS = "always"
+
+
+class OnUnknown(StrEnum):
+    """What a run does about an effect of which nobody can tell whether it happened.
+
+    ``wait``: it waits for a person to say so.  ``fail``: the agent gets an ``EffectUnknown``.
+    """
+
+    WAIT = "wait"
+    FAIL = "fail"
 
 
 class Durability(StrEnum):
@@ -62,11 +84,25 @@ class RunPolicy:
     durability: Durability = Durability.SYNC
     stop_deadline: float = 10.0
     run_timeout: float | None = None
+    compensate: Compensate = Compensate.NEVER
+    on_unknown: OnUnknown = OnUnknown.WAIT
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             # A plain "cancel" becomes OnDisconnect.CANCEL; what is no policy is refused here, not at submit.
             object.__setattr__(self, field.name, _typed(field.name, getattr(self, field.name)))
+
+    def compensates(self, state: State) -> bool:
+        """Say whether what a run executed is undone when it ends in ``state``."""
+        match self.compensate:
+            case Compensate.NEVER:
+                return False
+            case Compensate.FAILURES:
+                return state in (State.FAILED, State.ABANDONED)
+            case Compensate.ALWAYS:
+                return state in (State.FAILED, State.ABANDONED, State.STOPPED)
+            case _ as unknown:
+                assert_never(unknown)
 
     def but(self, **changes: Any) -> Self:
         """Return this policy with some fields changed; raises ``InvalidPolicy`` for a bad name or value."""
@@ -127,6 +163,8 @@ _CAREFUL: dict[str, Any] = {
     "durability": Durability.SYNC,
     "stop_deadline": 10.0,
     "run_timeout": None,
+    "compensate": Compensate.NEVER,
+    "on_unknown": OnUnknown.WAIT,
 }
 _LEAST = {"grace": 0, "max_losses": 0, "stop_deadline": 0.01, "run_timeout": 0.01}
 _ENUMS: dict[str, type[StrEnum]] = {
@@ -134,6 +172,8 @@ _ENUMS: dict[str, type[StrEnum]] = {
     "on_busy": OnBusy,
     "recovery": Recovery,
     "durability": Durability,
+    "compensate": Compensate,
+    "on_unknown": OnUnknown,
 }
 
 

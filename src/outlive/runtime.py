@@ -64,7 +64,7 @@ class Outlive:
         viewer_lease: float = presence.LEASE,
     ) -> None:
         self.signals = signals.Signals()
-        self.registry = Registry(agents)
+        self.registry = Registry(agents, hidden=_hidden())
         self.timing = timing or lease.Timing()
         self.slots = slots
         self.store = open_store(database, direct_database, self.signals)
@@ -377,3 +377,11 @@ def _installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+def _hidden() -> list[Agent]:
+    """The agents that every worker drives, for as far as what they need is installed."""
+    if not _installed("tenacity"):
+        return []
+    agent: Agent = importlib.import_module("outlive.effects.aftermath").AGENT
+    return [agent]
+
+

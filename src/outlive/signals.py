@@ -25,6 +25,7 @@ class Write(StrEnum):
     HAND_BACK = "hand_back"
     RENEWAL = "renewal"
     CHECKPOINT = "checkpoint"
+    EFFECT = "effect"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +141,25 @@ class CleanupFailed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EffectSettled:
+    """An effect's call has ended: ``done``, ``failed``, or ``unknown`` because it was cut in flight."""
+
+    run_id: str
+    effect_id: str
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffectWaits:
+    """An effect is ``unknown`` and its run waits for somebody who knows what became of it."""
+
+    run_id: str
+    effect_id: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoreRetried:
     """A transaction is repeated after the database failed under it."""
 
@@ -181,6 +201,8 @@ Happening = (
     | FinalisationFailed
     | SlotLeaked
     | CleanupFailed
+    | EffectSettled
+    | EffectWaits
     | StoreRetried
     | BackgroundFailed
     | WakeupsDegraded
@@ -194,6 +216,7 @@ _LOUD: tuple[type, ...] = (
     LoopStalled,
     SlotLeaked,
     CleanupFailed,
+    EffectWaits,
     StoreRetried,
     BackgroundFailed,
     WakeupsDegraded,
@@ -235,8 +258,10 @@ def log(happening: Happening) -> None:
     """Write one log line per happening; ids only, no payloads."""
     if isinstance(happening, RecordingFailed | FinalisationFailed):
         level = logging.ERROR
-    elif isinstance(happening, _LOUD) or (
-        isinstance(happening, RunEnded) and happening.state in (State.FAILED, State.ABANDONED)
+    elif (
+        isinstance(happening, _LOUD)
+        or (isinstance(happening, RunEnded) and happening.state in (State.FAILED, State.ABANDONED))
+        or (isinstance(happening, EffectSettled) and happening.state == "unknown")
     ):
         level = logging.WARNING
     else:

@@ -42,7 +42,7 @@ class Worker:
 
     def offer(self, agent: str | None = None) -> Offer | None:
         """Reserve a slot for a claim about to be made; None if there is none, or not for this agent."""
-        names = self._registry.names
+        names = self._registry.driven
         if self._closing or self.free <= 0 or (agent is not None and agent not in names):
             return None
         offer = Offer(
@@ -63,7 +63,8 @@ class Worker:
         """Drive a run that ``offer`` claimed; ``since`` was read before the claim was sent."""
         self._reserved.discard(offer.claim_token)
         held = self._around.keeper.hold(run.claim, since)
-        attempt = execution.Attempt(run=run, agent=self._registry[run.agent], held=held, around=self._around)
+        agent = self._registry.driver(run.agent)
+        attempt = execution.Attempt(run=run, agent=agent, held=held, around=self._around)
         task = asyncio.get_running_loop().create_task(self._drive(attempt))
         self._driving[task] = run
         task.add_done_callback(self._ended)
@@ -124,7 +125,7 @@ class Worker:
 
     async def claim_once(self) -> int:
         """Claim up to as many runs as there are free slots; returns how many were taken."""
-        if self.free <= 0 or not await self._around.store.read(reads.claimable(self._registry.names)):
+        if self.free <= 0 or not await self._around.store.read(reads.claimable(self._registry.driven)):
             return 0
         offers = [offer for _ in range(self.free) if (offer := self.offer()) is not None]
         if not offers:

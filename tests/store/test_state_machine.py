@@ -271,7 +271,7 @@ class Moves(RuleBasedStateMachine):
             assert value.admitted is Admitted.CREATED
         else:
             reason = Reason(first["reason"]) if first["reason"] else None
-            intent = admission.same_intent(State(first["state"]), reason)
+            intent = admission.same_intent(State(first["state"]), reason, policy.chat())
             assert (
                 value.admitted
                 == {"attach": "attached", "replay": "replayed", "continue": "continued"}[intent]

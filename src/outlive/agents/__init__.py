@@ -75,12 +75,12 @@ class Context:
     @property
     def input(self) -> Any:
         """The run's input as it was submitted: large integers, bytes and the like are themselves again."""
-        return _restored(self.run.input)
+        return restored(self.run.input)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """The run's metadata as it was submitted."""
-        parsed: dict[str, Any] = _restored(self.run.metadata)
+        parsed: dict[str, Any] = restored(self.run.metadata)
         return parsed
 
     @property
@@ -124,8 +124,10 @@ class Binds(Protocol):
 class Registry:
     """The agents that a process knows, by name."""
 
-    def __init__(self, agents: Iterable[Agent]) -> None:
+    def __init__(self, agents: Iterable[Agent], *, hidden: Iterable[Agent] = ()) -> None:
+        """Know ``agents``; ``hidden`` ones are driven like any, and nobody can submit to them."""
         self._agents: Mapping[str, Agent] = _by_name(agents)
+        self._driven: Mapping[str, Agent] = _by_name((*self._agents.values(), *hidden))
 
     def __getitem__(self, name: str) -> Agent:
         """Return the agent; raises ``NotFound``."""
@@ -137,13 +139,23 @@ class Registry:
                 f"There is no agent {name!r}.", hint=f"This service has: {known}.", field="agent"
             ) from None
 
+    def driver(self, name: str) -> Agent:
+        """Return the agent of a run that was claimed here."""
+        return self._driven[name]
+
+    @property
+    def driven(self) -> tuple[str, ...]:
+        """The names of every agent whose runs are driven here, sorted."""
+        return tuple(sorted(self._driven))
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every name, sorted."""
         return tuple(sorted(self._agents))
 
 
-def _restored(text: str) -> Any:
+def restored(text: str) -> Any:
+    """Read JSON of ours back: large integers, bytes and the like are themselves again."""
     return json.loads(text, object_hook=_untagged if '"$outlive"' in text else None)
 
 

@@ -67,7 +67,7 @@ def submit(new: Submission, offer: Offer | None) -> Steps[Submitted]:
         if before is not None and before.run_id == new.run_id:
             return _again(before, new, offer)
         if before is not None:
-            intent = admission.same_intent(before.state, before.reason)
+            intent = admission.same_intent(before.state, before.reason, before.policy)
             match intent:
                 case admission.SameIntent.ATTACH:
                     return Submitted(run=before, admitted=Admitted.ATTACHED)
@@ -350,3 +350,4 @@ def sweep(suspect: Suspect, early: bool) -> Steps[Swept]:
         return Swept.ABANDONED
     yield statement("requeue_lost", run_id=run.run_id, epoch=run.epoch)
     return Swept.REQUEUED
+    yield statement("cut_effects", run_id=run.run_id)

@@ -496,3 +496,231 @@ SELECT pg_try_advisory_lock(:token) AS held
 
 -- name: notify [postgresql]
 SELECT pg_notify(:channel, :payload)
+
+-- ------------------------------------------------------------------ effects
+-- A start proves its claim in the statement that makes it, under a lock that lets the holder's own writes pass
+-- but makes whoever takes the run wait: a thawed, stopped or replaced executor starts nothing new.
+
+-- name: begin_effect
+-- The common case in one statement: nobody had this effect before, and nothing stands in its way.
+WITH run AS MATERIALIZED (
+    SELECT run_id, tenant, origin, thread_id FROM runs WHERE {fence} AND stop_requested_at IS NULL {keep}
+)
+INSERT INTO effects (
+    effect_id, tenant, name, key, generation, provider_key, fingerprint, kind, resource, state, compensates,
+    run_id, origin, thread_id, epoch, claim_token, key_ttl_ms, calls, inputs, created_at, first_started_at,
+    started_at)
+SELECT
+    :effect_id, run.tenant, :name, :key, :generation, :provider_key, :fingerprint, :kind,
+    CAST(:resource AS TEXT), :state, CAST(:compensates AS TEXT), run.run_id, run.origin, run.thread_id, :epoch,
+    :claim_token, CAST(:key_ttl_ms AS BIGINT), CASE WHEN :state = 'started' THEN 1 ELSE 0 END, :inputs, {now},
+    CASE WHEN :state = 'started' THEN {now} END, CASE WHEN :state = 'started' THEN {now} END
+FROM run
+WHERE :state <> 'started' OR CAST(:resource AS TEXT) IS NULL OR NOT EXISTS (
+    SELECT 1 FROM effects o
+    WHERE o.tenant = run.tenant AND o.resource = CAST(:resource AS TEXT) AND o.state IN ('started', 'unknown'))
+ON CONFLICT (tenant, name, key, generation) DO NOTHING
+RETURNING {started}
+
+-- name: start_effect
+WITH run AS MATERIALIZED (
+    SELECT run_id, origin, thread_id FROM runs WHERE {fence} AND stop_requested_at IS NULL {keep}
+)
+UPDATE effects SET
+    state = 'started', epoch = :epoch, claim_token = :claim_token, run_id = run.run_id, origin = run.origin,
+    thread_id = run.thread_id, calls = calls + 1, started_at = {now}, ended_at = NULL,
+    first_started_at = CASE WHEN state = 'unknown' THEN first_started_at ELSE {now} END
+FROM run
+WHERE effect_id = :effect_id AND calls = :calls AND state IN ('intended', 'unknown')
+    AND (state = 'intended' OR :for_ever
+        OR {now} < first_started_at + coalesce(CAST(:replay_within_ms AS BIGINT), 0))
+    AND (resource IS NULL OR NOT EXISTS (
+        SELECT 1 FROM effects o
+        WHERE o.tenant = effects.tenant AND o.resource = effects.resource
+            AND o.effect_id <> effects.effect_id AND o.state IN ('started', 'unknown')))
+RETURNING {started}
+
+-- name: use_approval
+UPDATE approvals SET consumed_by = :effect_id, consumed_at = coalesce(consumed_at, {now})
+WHERE approval_id = (
+    SELECT a.approval_id FROM approvals a
+    WHERE a.tenant = :tenant AND a.name = :name AND a.key = :key AND a.expires_at > {now}
+        AND (a.fingerprint IS NULL OR a.fingerprint = :fingerprint)
+        AND (a.consumed_by IS NULL OR a.consumed_by = :effect_id)
+    ORDER BY a.consumed_by IS NULL, a.granted_at, a.approval_id
+    LIMIT 1)
+    AND (consumed_by IS NULL OR consumed_by = :effect_id)
+RETURNING approval_id
+
+-- name: grant_approval
+INSERT INTO approvals (approval_id, tenant, name, key, fingerprint, granted_by, granted_at, expires_at)
+VALUES (:approval_id, :tenant, :name, :key, :fingerprint, :granted_by, {now}, {now} + :lasts_ms)
+ON CONFLICT (approval_id) DO NOTHING
+
+-- name: finish_effect
+WITH run AS MATERIALIZED (SELECT run_id FROM runs WHERE {fence} {keep})
+UPDATE effects SET
+    state = :state, result = CAST(:result AS TEXT), error = CAST(:error AS TEXT),
+    ended_at = {now}
+FROM run
+WHERE effect_id = :effect_id AND effects.run_id = run.run_id AND effects.epoch = :epoch
+    AND effects.claim_token = :claim_token AND effects.state = 'started' AND effects.calls = :calls
+RETURNING effect_id, compensates
+
+-- name: store_evidence
+-- Whoever has the provider's answer may leave it here, also long after losing the run.
+UPDATE effects SET evidence = :evidence
+WHERE effect_id = :effect_id AND evidence IS NULL AND calls >= :calls
+RETURNING effect_id
+
+-- name: cut_effect
+UPDATE effects SET state = 'unknown', ended_at = {now}
+WHERE effect_id = :effect_id AND state = 'started' AND calls = :calls
+RETURNING effect_id
+
+-- name: cut_effects
+-- The index's own condition as well: SQLite takes a partial index only where it finds that word for word.
+UPDATE effects SET state = 'unknown', ended_at = {now}
+WHERE run_id = :run_id AND state = 'started' AND state IN ('intended', 'started', 'unknown')
+RETURNING effect_id
+
+-- name: settle_effect
+UPDATE effects SET
+    state = :state, result = coalesce(CAST(:result AS TEXT), result), error = CAST(:error AS TEXT),
+    settled_by = :by, ended_at = {now}, evidence = CASE WHEN :state = 'intended' THEN NULL ELSE evidence END
+WHERE effect_id = :effect_id AND state = 'unknown' AND calls = :calls
+RETURNING effect_id
+
+-- name: compensate_effect
+UPDATE effects SET state = 'compensated', due = NULL
+WHERE effect_id = :effect_id AND state IN ('done', 'reconciled')
+RETURNING effect_id
+
+-- name: take_over_effect
+-- A deferred effect that an earlier run wished for and did not earn is this run's now.
+WITH run AS MATERIALIZED (
+    SELECT run_id, origin, thread_id FROM runs WHERE {fence} AND stop_requested_at IS NULL {keep}
+)
+UPDATE effects SET run_id = run.run_id, origin = run.origin, thread_id = run.thread_id
+FROM run
+WHERE effect_id = :effect_id AND effects.state = 'intended' AND effects.due IS NULL
+RETURNING effect_id
+
+-- name: release_effects
+UPDATE effects SET due = 'release'
+WHERE run_id = :run_id AND kind = 'deferrable'
+    AND state = 'intended' AND state IN ('intended', 'started', 'unknown')
+RETURNING effect_id
+
+-- name: mark_for_compensation
+UPDATE effects SET due = 'compensate'
+WHERE origin = :origin AND kind = 'reversible' AND state IN ('done', 'reconciled', 'unknown')
+RETURNING effect_id
+
+-- name: due_effects
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.origin = :origin AND effects.due IS NOT NULL
+ORDER BY effects.created_at, effects.effect_id
+
+-- name: find_effect
+-- The newest generation.
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.tenant = :tenant AND effects.name = :name AND effects.key = :key
+ORDER BY effects.generation DESC
+LIMIT 1
+
+-- name: effect
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.effect_id = :effect_id AND (CAST(:tenant AS TEXT) IS NULL OR effects.tenant = :tenant)
+
+-- name: list_effects
+-- Newest first.
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.tenant = :tenant
+ORDER BY effects.created_at DESC, effects.effect_id DESC
+LIMIT :limit
+
+-- name: list_unsettled_effects
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.tenant = :tenant AND effects.state IN ('started', 'unknown')
+ORDER BY effects.created_at, effects.effect_id
+LIMIT :limit
+
+-- name: list_effects_of
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.origin = :origin
+ORDER BY effects.created_at, effects.effect_id
+LIMIT :limit
+
+-- name: list_effects_of_thread
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.thread_id = :thread_id
+ORDER BY effects.created_at DESC, effects.effect_id DESC
+LIMIT :limit
+
+-- name: count_effects
+SELECT name, state, count(*) AS many FROM effects
+WHERE origin = :origin AND compensates IS NULL
+GROUP BY name, state
+ORDER BY name, state
+
+-- ------------------------------------------------------------------ keys
+
+-- name: create_key
+INSERT INTO api_keys (key_id, tenant, name, scopes, digest, created_at, expires_at)
+VALUES (:key_id, :tenant, :name, :scopes, :digest, {now}, {now} + CAST(:lifetime_ms AS BIGINT))
+ON CONFLICT (key_id) DO NOTHING
+
+-- name: key
+SELECT key_id, tenant, name, scopes, digest, created_at, expires_at, last_used_at, revoked_at,
+    CASE WHEN revoked_at IS NULL AND (expires_at IS NULL OR expires_at > {now}) THEN 1 ELSE 0 END AS holds
+FROM api_keys WHERE key_id = :key_id
+
+-- name: list_keys
+SELECT key_id, tenant, name, scopes, digest, created_at, expires_at, last_used_at, revoked_at,
+    CASE WHEN revoked_at IS NULL AND (expires_at IS NULL OR expires_at > {now}) THEN 1 ELSE 0 END AS holds
+FROM api_keys WHERE CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant
+ORDER BY created_at, key_id
+
+-- name: revoke_key
+UPDATE api_keys SET revoked_at = {now} WHERE key_id = :key_id AND revoked_at IS NULL
+
+-- name: use_key
+UPDATE api_keys SET last_used_at = {now} WHERE key_id = :key_id
+
+-- ------------------------------------------------------------------ limits
+
+-- name: enter_quota
+-- In SQLite a transaction that writes is alone.
+SELECT 1 AS alone
+
+-- name: enter_quota [postgresql]
+-- Two submits of one subject count one after the other; the lock ends with the transaction.
+SELECT pg_advisory_xact_lock(20211, hashtext(:subject))
+
+-- name: forget_uses
+DELETE FROM quota_uses
+WHERE subject = :subject AND created_at <= {now} - 60000 AND NOT EXISTS (
+    SELECT 1 FROM runs r WHERE r.run_id = quota_uses.run_id AND r.state IN ('queued', 'running'))
+
+-- name: count_uses
+-- ``free_at_ms``: in how many milliseconds the run that is ``per_minute`` runs back is a minute old.
+SELECT
+    coalesce(sum(CASE WHEN r.state IN ('queued', 'running') THEN 1 ELSE 0 END), 0) AS running,
+    coalesce(sum(CASE WHEN r.state = 'queued' THEN 1 ELSE 0 END), 0) AS queued,
+    coalesce(sum(CASE WHEN q.created_at > {now} - 60000 THEN 1 ELSE 0 END), 0) AS per_minute,
+    (SELECT b.created_at + 60000 - {now} FROM quota_uses b WHERE b.subject = :subject
+        ORDER BY b.created_at DESC LIMIT 1 OFFSET :back) AS free_in_ms
+FROM quota_uses q JOIN runs r ON r.run_id = q.run_id
+WHERE q.subject = :subject
+
+-- name: note_use
+INSERT INTO quota_uses (subject, run_id, created_at) VALUES (:subject, :run_id, {now})
+ON CONFLICT (subject, run_id) DO NOTHING

@@ -3,7 +3,8 @@
 A block is ``-- name: word`` or ``-- name: word [sqlite|postgresql]`` for an override.  ``:name`` is a
 parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:list}`` membership in a list
 parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
-``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite.
+``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite,
+``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
 rows are merged.
 """
@@ -39,6 +40,17 @@ class Block:
 
 _FENCE = """run_id = :run_id AND epoch = :epoch AND claim_token = :claim_token
         AND state = 'running' AND lease_until > {now}"""
+_STARTED = """effects.effect_id, effects.tenant, effects.name, effects.key, effects.generation,
+    effects.provider_key, effects.fingerprint, effects.kind, effects.resource, effects.state, effects.due,
+    effects.compensates, effects.run_id, effects.origin, effects.thread_id, effects.epoch,
+    effects.claim_token, effects.key_ttl_ms, effects.calls, effects.inputs, effects.result, effects.error,
+    effects.evidence, effects.settled_by, effects.created_at, effects.first_started_at, effects.ended_at,
+    {now} AS now_ms, 1 AS held"""
+_EFFECT = _STARTED.replace(
+    "1 AS held",
+    """CASE WHEN r.state = 'running' AND r.epoch = effects.epoch AND r.claim_token = effects.claim_token
+        THEN 1 ELSE 0 END AS held""",
+)
 _WORDS: dict[Dialect, dict[str, str]] = {
     Dialect.SQLITE: {
         "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
@@ -93,6 +105,7 @@ def load(dialect: Dialect, *, bound_clock: bool = False) -> Mapping[str, Block]:
 
 def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
     body = _COMMENT.sub("", body).replace("{fence}", _FENCE)
+    body = body.replace("{effect}", _EFFECT).replace("{started}", _STARTED)
     words = dict(_WORDS[dialect])
     if bound_clock:
         words["now"] = BOUND_CLOCK

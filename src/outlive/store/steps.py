@@ -6,11 +6,13 @@ Like the moves themselves these are generators of statements; each assumes the l
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from outlive import errors, failpoints
 from outlive.model import Claim, EventKind, NewEvent, Offer, Run, Verdict, millis
 from outlive.states import State
+from outlive.store import effect_steps
 from outlive.store.script import Statement, Steps, statement
 
 LATE = "The executor came back after its run had moved on; nothing was written."
@@ -91,6 +93,7 @@ def already_stored(run_id: str, batch: Sequence[NewEvent], expected: int) -> Ste
 
 def finish(run: Run, verdict: Verdict, *, source: State, step: int = 0) -> Steps[None]:
     """End a run whose thread lock is held; raises ``Fenced`` if the row is not as it was read."""
+    effects = (yield from effect_steps.close(run, verdict)) if run.epoch else None  # else it never ran
     rows = yield finish_as(
         verdict,
         thread_id=run.thread_id,
@@ -100,6 +103,7 @@ def finish(run: Run, verdict: Verdict, *, source: State, step: int = 0) -> Steps
         expected=run.last_seq,
         claim_token=None,
         step=step,
+        effects=effects,
     )
     if not rows:
         raise errors.Fenced(LATE, run_id=run.run_id)
@@ -115,10 +119,11 @@ def finish_as(
     expected: int,
     claim_token: str | None,
     step: int,
+    effects: Mapping[str, Any] | None = None,
 ) -> Statement:
     """State, result and end event in one statement; with a ``claim_token`` it also proves the lease."""
     failpoints.reach("finish")
-    events = (*verdict.tail, end_event(verdict))
+    events = (*verdict.tail, end_event(verdict, effects))
     return statement(
         "finish",
         thread_id=thread_id,
@@ -138,12 +143,14 @@ def finish_as(
     )
 
 
-def end_event(verdict: Verdict) -> NewEvent:
-    """The terminal event of a run: everything a client needs to know how it ended."""
-    payload = {
+def end_event(verdict: Verdict, effects: Mapping[str, Any] | None = None) -> NewEvent:
+    """The terminal event of a run: everything a client needs to know how it ended, and what it executed."""
+    payload: dict[str, Any] = {
         "state": verdict.state.value,
         "reason": verdict.reason.value if verdict.reason else None,
         "error": None if verdict.error is None else json.loads(verdict.error),
         "closed": True,
     }
+    if effects is not None:
+        payload["effects"] = effects
     return NewEvent(kind=EventKind.END, payload=json.dumps(payload, separators=(",", ":")))
