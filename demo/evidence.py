@@ -99,6 +99,7 @@ class Call:
     step: str
     booking: str
     caller: int
+    key: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

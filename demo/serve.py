@@ -20,7 +20,8 @@ def main() -> None:
     sys.argv = ["outlive", "serve", "demo.booking:served", *sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="outlive-provider-") as folder:
         log = str(Path(folder) / "provider.jsonl")
-        command = [sys.executable, "-m", "demo.provider", "--port", str(port), "--log", log]
+        command = [sys.executable, "-m", "outlive.testing.provider", "--port", str(port), "--log", log]
+        command += ["--work", stage.CHARGING]
         provider = subprocess.Popen(command, cwd=stage.ROOT, start_new_session=True)
         watching = guard.Guard(folder)
         watching.watch(provider.pid)

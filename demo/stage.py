@@ -19,6 +19,8 @@ from typing import Self
 from demo import guard
 
 ROOT = Path(__file__).parent.parent
+CHARGING = '{"charge": 0.15}'
+"""What the provider takes for a charge: so many seconds to its effect, and again from there to the answer."""
 BOUND = 40.0
 """Seconds that anything here is waited for: a bound for a broken program, no claim about speed."""
 
@@ -137,7 +139,8 @@ class Stage:
     async def provider(self, *options: str) -> Child:
         """Start the provider and let the servers know where it listens."""
         log = str(self.folder / "provider.jsonl")
-        child = await self._start("provider", sys.executable, "-m", "demo.provider", "--log", log, *options)
+        command = [sys.executable, "-m", "outlive.testing.provider", "--log", log, "--work", CHARGING]
+        child = await self._start("provider", *command, *options)
         self._environment["DEMO_PROVIDER"] = await child.listens()
         return child
 
