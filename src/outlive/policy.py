@@ -7,6 +7,7 @@ Decides nothing at run time: it holds the declarations that ``admission``, ``dis
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 from enum import StrEnum
@@ -124,11 +125,13 @@ class RunPolicy:
         except TypeError as missing:
             raise errors.InvalidPolicy(f"the policy is incomplete: {missing}", field="policy") from None
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a service has few policies, and each of its runs has one
     def to_json(self) -> str:
         """Return the policy as the JSON text that is stored with each run."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def from_json(cls, text: str) -> Self:
         """Read a policy back from a run's row.
 

@@ -115,11 +115,12 @@ async def test_nobody_is_handed_what_is_not_committed(database: str) -> None:
             assert (await anext(events)).data == {"number": 0}
 
 
-async def test_a_viewer_is_handed_no_more_than_a_read_would_give_it(
+async def test_a_viewer_is_handed_small_groups_and_reads_large_ones(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[int] = []
     hand = wakeup.Hub.hand
+    go_on = asyncio.Semaphore(0)
 
     def noted(hub: wakeup.Hub, name: str, events: Any) -> None:
         handed.append(sum(len(event.payload) for event in events()))
@@ -127,14 +128,18 @@ async def test_a_viewer_is_handed_no_more_than_a_read_would_give_it(
 
     @support.job()
     async def agent(context: outlive.Context) -> AsyncGenerator[Any, None]:
-        for _ in range(3):
-            yield "x" * 700_000
-        yield "x" * 3_000_000
-        yield "small"
+        for size in (10, 3_000_000, 20):
+            yield "x" * size
+            await go_on.acquire()
 
     monkeypatch.setattr(wakeup.Hub, "hand", noted)
     async with support.serving(sqlite_url, agent) as served:
         run_id = (await served.submit("agent")).run.run_id
-        data = support.data(await support.story(served, run_id))
-    assert [len(text) for text in data] == [700_000] * 3 + [3_000_000, 5]
-    assert max(handed) < subscription.PAGE_BYTES
+        sizes = []
+        async with asyncio.timeout(support.WITHIN), aclosing(served.follow(run_id)) as events:
+            async for event in events:
+                if event.kind is EventKind.CHUNK:
+                    sizes.append(len(event.data))
+                    go_on.release()
+    assert sizes == [10, 3_000_000, 20]
+    assert handed == [12, 22]

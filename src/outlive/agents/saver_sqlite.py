@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import sqlite3
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from outlive.agents import fenced_saver
@@ -22,6 +24,15 @@ from outlive.model import Claim
 from outlive.store.script import Script
 
 T = TypeVar("T")
+
+LIGHT_BYTES = 16 * 1024
+"""About how much is serialised on the event loop: some tens of microseconds of it."""
+_SERIALISED = {"put": (1, 2), "put_writes": (1,)}
+"""Which arguments of a saver's method are."""
+_TEXTS = frozenset({str, bytes})
+_MAPPINGS = frozenset({dict, defaultdict})
+_SIZED = _TEXTS | _MAPPINGS | {list, tuple, deque}
+_NUMBERS = frozenset({int, float, bool, type(None)})
 
 
 class RawStore(Protocol):
@@ -50,7 +61,10 @@ class SqliteCheckpoints:
     async def write(self, call: fenced_saver.Call, serde: SerializerProtocol, claim: Claim) -> Any:
         """Record the call's statements, then execute them with the fence."""
         recording = _Recording()
-        answer = await asyncio.to_thread(_call, recording, call, serde)
+        if _is_light(call, serde):
+            answer = _call(recording, call, serde)
+        else:
+            answer = await asyncio.to_thread(_call, recording, call, serde)
         await self._store.write_with(
             recording.replay, fenced_saver.hold(claim), budget=fenced_saver.WRITE_BUDGET
         )
@@ -80,6 +94,30 @@ def _saver(connection: Any, serde: SerializerProtocol | None = None) -> SqliteSa
 
 def _call(connection: Any, call: fenced_saver.Call, serde: SerializerProtocol) -> Any:
     return getattr(_saver(connection, serde), call.name)(*call.args, **call.kwargs)
+
+
+def _is_light(call: fenced_saver.Call, serde: SerializerProtocol) -> bool:
+    """Say whether a call's values are so few, small and plain that a thread would cost more than they do.
+
+    No code of anybody else's runs while they are serialised, so nothing can hang or be slow.
+    """
+    if type(serde) is not JsonPlusSerializer or call.name not in _SERIALISED:
+        return False
+    waiting: list[Any] = [call.args[at] for at in _SERIALISED[call.name]]
+    left = LIGHT_BYTES
+    while waiting and left > 0:
+        value = waiting.pop()
+        kind = type(value)
+        if kind in _NUMBERS:
+            continue
+        if kind not in _SIZED:
+            return False
+        left -= 32 + (len(value) if kind in _TEXTS else 32 * len(value))
+        if left > 0 and kind not in _TEXTS:
+            waiting.extend(value)
+            if kind in _MAPPINGS:
+                waiting.extend(value.values())
+    return left > 0
 
 
 def _read(call: fenced_saver.Call, serde: SerializerProtocol, connection: sqlite3.Connection) -> Any:

@@ -122,18 +122,15 @@ def bind(params: Mapping[str, Any]) -> dict[str, Any]:
 
     One text is cheaper to send than arrays, column by column, and both dialects unfold it.
     """
-    return {name: _plain(value) for name, value in params.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return json.dumps([_row(item) for item in value])
-    return value
+    return {
+        name: json.dumps([_row(item) for item in value]) if isinstance(value, list | tuple) else value
+        for name, value in params.items()
+    }
 
 
 def _row(item: Any) -> Any:
     if isinstance(item, NewEvent):
-        return item.kind.value, item.mode, item.payload
+        return item.kind, item.mode, item.payload
     if isinstance(item, Claim):
         return item.run_id, item.epoch, item.claim_token
     return item
