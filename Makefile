@@ -30,6 +30,25 @@ $(STAMP): pyproject.toml constraints.txt
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with Outlive, every extra and the tools for development
 
+# Programs of Debian's that some tests need, as command:package. Where they cannot be had, those tests are skipped
+# and say so.
+DEBIAN := chromium:chromium
+
+.PHONY: debian
+debian:
+	@missing="$(strip $(foreach each,$(DEBIAN),$(shell command -v $(firstword $(subst :, ,$(each))) >/dev/null || echo $(lastword $(subst :, ,$(each))))))"; \
+	test -z "$$missing" || { echo "Installing $$missing" && command -v apt-get >/dev/null && test "$$(id -u)" = 0 \
+		&& apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null; } \
+	|| echo "Not installed: $$missing. It takes Debian or Ubuntu, and root."
+
+NODE := tests/client/node_modules/.installed
+
+$(NODE): tests/client/package.json
+	@command -v npm >/dev/null || { echo "Not there: npm. The tests of the JavaScript client need Node 20 or newer."; exit 0; }; \
+	echo "Installing the tools of the JavaScript client's tests into $(@D)"; \
+	npm install --prefix tests/client --no-package-lock --no-audit --no-fund --ignore-scripts --silent && touch $@ \
+	|| echo "Not installed: what tests/client/package.json names."
+
 .PHONY: demo
 demo: $(STAMP) ## Show what leaving clients, killed and frozen workers leave behind (BREAK=... breaks a part)
 	$(BIN)/python -m demo.run --break "$(BREAK)" $(ARGS)
@@ -42,7 +61,7 @@ lint: $(STAMP) ## Check style, types and the direction of imports
 	$(BIN)/lint-imports
 
 .PHONY: test
-test: lint ## Lint, then run every test (ARGS=... goes to pytest)
+test: lint debian $(NODE) ## Lint, then run every test (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 SEEDS ?= 2000
@@ -61,5 +80,5 @@ serve: $(STAMP) ## Serve the demo's agents and their provider (ARGS=... goes to 
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist tests/client/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

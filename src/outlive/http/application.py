@@ -1,14 +1,18 @@
-"""The application that ``outlive serve`` serves: the router, and problems for everything else."""
+"""The application that ``outlive serve`` serves: the router, the browsers' module, problems for the rest."""
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import FileResponse
 
 import outlive as package
 from outlive.http import native, problem
 from outlive.runtime import Outlive
+
+CLIENT = pathlib.Path(package.__file__).with_name("client") / "outlive.js"
 
 
 def application(outlive: Outlive, **options: Any) -> FastAPI:
@@ -19,5 +23,11 @@ def application(outlive: Outlive, **options: Any) -> FastAPI:
     """
     app = FastAPI(title="Outlive", version=package.__version__)
     app.include_router(native.router(outlive, **options))
+    app.api_route("/client.js", methods=["GET", "HEAD"], include_in_schema=False)(_client)
     problem.everywhere(app)
     return app
+
+
+async def _client() -> Response:
+    """A browser asks each time whether its copy is current: one of another version might not be understood."""
+    return FileResponse(CLIENT, media_type="text/javascript", headers={"Cache-Control": "no-cache"})

@@ -1,0 +1,76 @@
+"""The client for browsers and Node: its types, and its own tests in Node and in a real browser.
+
+Those are written in JavaScript, where they can use what the client is for: see the files beside this one.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+TOOLS = HERE / "node_modules"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SUMMARY = re.compile(r"^\S+ (tests|pass|skipped|todo) (\d+)$", re.MULTILINE)
+
+
+def _run(*command: str, within: float) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHON": sys.executable, "NO_COLOR": "1"}
+    environment |= {"BROWSER_FOR_TESTS": _browser() or ""}
+    return subprocess.run(
+        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=within, check=False
+    )
+
+
+def _browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    """Node, if it is new enough."""
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node is not installed; the client's tests need Node 20 or newer")
+    version = _run(found, "--version", within=20).stdout.strip()
+    if int(version[1:].partition(".")[0]) < 20:
+        pytest.skip(f"Node is too old: {version}; the client's tests need Node 20 or newer")
+    return found
+
+
+def _tool(name: str) -> pathlib.Path:
+    if not (TOOLS / name).exists():
+        pytest.skip(f"{name} is not installed: make test installs it with npm into {TOOLS.name}")
+    return TOOLS / name
+
+
+def test_the_types_are_right_and_tell_callers_what_is_wrong(node: str) -> None:
+    compiler = _tool("typescript") / "bin" / "tsc"
+    done = _run(node, str(compiler), "--project", str(HERE / "tsconfig.json"), within=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("*.test.mjs")))
+def test_the_client_in(node: str, file: str) -> None:
+    if file == "browser.test.mjs":
+        _tool("playwright-core")
+        if _browser() is None:
+            pytest.skip("no Chromium is installed: make test installs Debian's, as root")
+    done = _run(node, "--test", "--test-force-exit", "--test-reporter=spec", file, within=110)
+    assert done.returncode == 0, f"{done.stdout[-20_000:]}\n{done.stderr[-5_000:]}"
+    counted = {name: int(number) for name, number in SUMMARY.findall(done.stdout)}
+    assert counted["tests"] == counted["pass"] > 0, counted
+    assert (counted["skipped"], counted["todo"]) == (0, 0)
+
+
+def test_the_module_needs_nothing_and_is_as_it_was_written() -> None:
+    source = pathlib.Path(HERE, "../../src/outlive/client/outlive.js").read_text()
+    assert not re.search(r"^\s*import\b|\bimport\(|\brequire\(", source, re.MULTILINE)
+    assert max(map(len, source.splitlines())) <= 120
