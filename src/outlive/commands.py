@@ -7,14 +7,15 @@ become a run is ``admission``'s to say, inside the transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from outlive import agents, encoding, errors, seams, signals
+from outlive.limits import Quota
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
-from outlive.policy import RunPolicy
 from outlive.names import LONGEST_NAME as LONGEST_NAME
 from outlive.names import check_name as check_name
+from outlive.policy import RunPolicy
 from outlive.states import Reason
 from outlive.store import Store, moves, wakeup
 
@@ -49,13 +50,16 @@ class Commands:
         happenings: signals.Signals,
         local: seams.Seams = seams.REAL,
         viewer_lease: float = 15.0,
+        limited: Callable[[str, str, str], tuple[Quota, ...]] = lambda *_: (),
     ) -> None:
+        """``limited`` names the quotas of a tenant, a principal and an agent."""
         self._store = store
         self._registry = registry
         self._starter = starter
         self._signals = happenings
         self._local = local
         self._viewer_lease = viewer_lease
+        self._limited = limited
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
@@ -70,14 +74,17 @@ class Commands:
         not_before: float | None = None,
         metadata: dict[str, Any] | None = None,
         viewer: str | None = None,
+        principal: str = "",
     ) -> Submitted:
         """Make a run, or find the one that already answers this intent.
 
         ``key`` is the idempotency key: the same key with the same agent, thread and input is the same run.
         ``viewer`` names a subscription that counts as watching from the first moment.  Once begun, the
-        submit finishes even if the caller is cancelled.
+        submit finishes even if the caller is cancelled.  ``principal`` tells callers of one tenant apart, for
+        limits.
 
-        Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``StoreUnavailable``.
+        Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``LimitReached``,
+        ``StoreUnavailable``.
         """
         known = self._registry[agent]  # also when a policy is given: nobody would drive the run
         for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
@@ -97,6 +104,7 @@ class Commands:
             not_before=not_before,
             viewer=viewer,
             viewer_lease=self._viewer_lease,
+            quotas=self._limited(tenant, principal, agent),
             metadata=_exact("metadata", metadata or {}),
         )
         return await self._apart(self._submit(new))
@@ -118,7 +126,8 @@ class Commands:
 
     async def _recorded(self, new: Submission, offer: Offer | None) -> Submitted:
         """Make the run in the cheapest way that can be; what is in its way, ``submit`` sees to."""
-        if new.thread is None and (begun := await self._store.write(moves.begin(new, offer))) is not None:
+        simple = new.thread is None and not new.quotas
+        if simple and (begun := await self._store.write(moves.begin(new, offer))) is not None:
             return begun
         return await self._store.write(moves.submit(new, offer))
 

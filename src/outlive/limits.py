@@ -7,7 +7,8 @@ makes the run, so that the bounds hold over every process on the same database.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from outlive import errors
@@ -39,10 +40,10 @@ class Limits:
     request_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            bound = getattr(self, field.name)
+        for each in dataclasses.fields(self):
+            bound = getattr(self, each.name)
             if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int) or bound < 1):
-                raise errors.Misconfigured(f"The limit {field.name} is a whole number from 1, not {bound!r}.")
+                raise errors.Misconfigured(f"The limit {each.name} is a whole number from 1, not {bound!r}.")
 
     @property
     def counted(self) -> bool:
@@ -71,6 +72,29 @@ def of_principal(tenant: str, principal: str, limits: Limits | None) -> tuple[Qu
 def of_agent(agent: str, limits: Limits | None) -> tuple[Quota, ...]:
     """Return what an agent's runs are counted by, whoever makes them."""
     return _quota(f"agent/{agent}", limits)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByWhom:
+    """The limits of a service: those of every principal alike, and those of agents by name."""
+
+    principals: Limits | None = None
+    agents: Mapping[str, Limits] = field(default_factory=dict)
+
+    def quotas(self, tenant: str, principal: str, agent: str) -> tuple[Quota, ...]:
+        """Return what a run is counted by.  Principals come first: see ``store.quotas``."""
+        if self.principals is None and not self.agents:
+            return ()
+        return (
+            *of_principal(tenant, principal, self.principals),
+            *of_agent(agent, self.agents.get(agent)),
+        )
+
+    def request_bytes(self, agent: str | None, otherwise: int) -> int:
+        """Return how large a request may be: of any agent, or the lesser bound of ``agent``."""
+        given = (self.principals, self.agents.get(agent) if agent is not None else None)
+        bounds = [limits.request_bytes for limits in given if limits and limits.request_bytes]
+        return min([otherwise, *bounds])
 
 
 def _quota(subject: str, limits: Limits | None) -> tuple[Quota, ...]:

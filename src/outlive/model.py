@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from outlive.limits import Quota
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
 
@@ -231,7 +232,7 @@ class Submission:
     """Everything a submit needs, minted by the caller so that it can be repeated after a lost reply.
 
     ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
-    for ``viewer_lease`` seconds unless it goes on to say so.
+    for ``viewer_lease`` seconds unless it goes on to say so.  ``quotas`` are counted with the insert.
     """
 
     run_id: str
@@ -246,6 +247,7 @@ class Submission:
     viewer: str | None = None
     viewer_lease: float = 15.0
     metadata: str = "{}"
+    quotas: tuple[Quota, ...] = ()
 
 
 class Admitted(StrEnum):

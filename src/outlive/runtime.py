@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -31,6 +31,7 @@ from outlive import (
     worker,
 )
 from outlive.agents import Agent, Binds, Registry
+from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
@@ -47,7 +48,8 @@ class Outlive:
     ``database`` is ``sqlite:///file`` or ``postgresql://…``; ``direct_database`` is for LISTEN where the
     first goes through a transaction pooler.  ``slots`` bounds how many runs this process drives; 0 makes it
     an API process that only submits and observes.  ``viewer_lease`` is for how many seconds a viewer counts
-    as watching without a further word from its server.
+    as watching without a further word from its server.  ``limits`` hold for each principal, and
+    ``agent_limits`` for the agents named there, over all processes on the database that were given them.
 
     Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
     """
@@ -62,6 +64,8 @@ class Outlive:
         timing: lease.Timing | None = None,
         drain: float = DRAIN_BUDGET,
         viewer_lease: float = presence.LEASE,
+        limits: Limits | None = None,
+        agent_limits: Mapping[str, Limits] | None = None,
     ) -> None:
         self.signals = signals.Signals()
         self.registry = Registry(agents, hidden=_hidden())
@@ -70,6 +74,7 @@ class Outlive:
         self.store = open_store(database, direct_database, self.signals)
         self._drain = drain
         self._viewer_lease = viewer_lease
+        self.limits = ByWhom(principals=limits, agents=agent_limits or {})
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -128,6 +133,7 @@ class Outlive:
             happenings=told,
             local=local,
             viewer_lease=self._viewer_lease,
+            limited=self.limits.quotas,
         )
         self.presence = presence.Presence(store, happenings=told, lease=self._viewer_lease)
         self._disconnect = disconnect.Disconnect(store, happenings=told)
@@ -207,6 +213,7 @@ class Outlive:
         not_before: float | None = None,
         metadata: dict[str, Any] | None = None,
         viewer: str | None = None,
+        principal: str = "",
     ) -> Submitted:
         """Make a run, or find the one that answers this intent; see ``commands.Commands.submit``."""
         self._check_ready()
@@ -220,6 +227,7 @@ class Outlive:
             not_before=not_before,
             metadata=metadata,
             viewer=viewer,
+            principal=principal,
         )
 
     async def stop(self, run_id: str, *, tenant: str | None = "", reason: Reason = Reason.REQUESTED) -> Stop:
@@ -372,11 +380,6 @@ def _migrate_postgres(dsn: str, *, include_post: bool) -> list[str]:
     return applied
 
 
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 def _hidden() -> list[Agent]:
     """The agents that every worker drives, for as far as what they need is installed."""
     if not _installed("tenacity"):
@@ -385,3 +388,8 @@ def _hidden() -> list[Agent]:
     return [agent]
 
 
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

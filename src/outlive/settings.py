@@ -131,7 +131,6 @@ class Settings(pydantic.BaseModel):
             running=self.principal_running,
             queued=self.principal_queued,
             per_minute=self.principal_per_minute,
-            request_bytes=self.request_bytes,
         )
 
     @property

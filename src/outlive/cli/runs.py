@@ -60,7 +60,7 @@ def list_(
         step = reads.runs(tenant, limit=limit, agent=agent, state=state, thread=thread)
         return await store.read(step)
 
-    found = _with_store(database, read)
+    found = with_store(database, read)
     if as_json:
         typer.echo(json.dumps([run.public() for run in found]))
         return
@@ -90,7 +90,7 @@ def show(
     async def read(store: Store) -> Run:
         return await store.read(reads.run(run_id, tenant))
 
-    run = _with_store(database, read)
+    run = with_store(database, read)
     shown = run.public()
     if as_json:
         private = {"error_detail": run.error_detail} if detail else {}
@@ -133,7 +133,7 @@ def follow(
                 else:
                     return
 
-    _with_store(database, read)
+    with_store(database, read)
 
 
 @app.command()
@@ -151,7 +151,7 @@ def stop(
         answer = await told.stop(run_id, tenant=tenant)
         return {"run_id": run_id, "outcome": answer.outcome.value, "state": answer.run.state.value}
 
-    answer = _with_store(database, ask)
+    answer = with_store(database, ask)
     typer.echo(json.dumps(answer) if as_json else f"{answer['outcome']}: {run_id} is {answer['state']}")
 
 
@@ -176,7 +176,9 @@ def _line(event: Event, as_json: bool) -> str:
     return f"{event.seq:>6} {mark[event.kind]} {event.kind.value}{mode} {event.payload}"
 
 
-def _with_store(database: str, use: Callable[[Store], Awaitable[T]]) -> T:
+def with_store(database: str, use: Callable[[Store], Awaitable[T]]) -> T:
+    """Use the store of a database that is there; raises ``Misconfigured`` where none is."""
+
     async def opened() -> T:
         async with _open(database) as store:
             return await use(store)

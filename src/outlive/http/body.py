@@ -30,21 +30,30 @@ class Json(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-async def read(request: Request, model: type[M], limit: int) -> M:
-    """Read and validate a body of at most ``limit`` bytes; raises ``TooLarge`` or ``InvalidInput``.
+async def read(request: Request, model: type[M], limit: int) -> tuple[M, int]:
+    """Read and validate a body of at most ``limit`` bytes, and say how large it was.
+
+    Raises ``TooLarge`` or ``InvalidInput``.
 
     The declared length is believed only when it is too large: it can be missing or lie.
     """
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
         _too_large(limit)
-    parsed = _parse(await _receive(request, limit))
+    received = await _receive(request, limit)
+    parsed = _parse(received)
     if not isinstance(parsed, dict):
         raise errors.InvalidInput("The body is not a JSON object.", field="body")
     try:
-        return model.model_validate(parsed)
+        return model.model_validate(parsed), len(received)
     except pydantic.ValidationError as failure:
         raise invalid(failure.errors()[0], model) from None
+
+
+def check_size(size: int, limit: int) -> None:
+    """Raise ``TooLarge`` if a body that was read is larger than it may be."""
+    if size > limit:
+        _too_large(limit)
 
 
 async def _receive(request: Request, limit: int) -> bytes:

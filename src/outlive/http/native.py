@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -18,9 +18,10 @@ import pydantic
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from outlive import commands, errors, presence, seams, subscription
-from outlive.http import body, problem, sse
+from outlive.http import auth, body, health, problem, sse
 from outlive.model import Admitted, Event, Run, StopOutcome, Submitted
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
+from outlive.principal import NOBODY, Principal
 from outlive.runtime import Outlive
 from outlive.states import State
 
@@ -52,49 +53,46 @@ class NewRun(pydantic.BaseModel):
         return declared.but(**{name: value for name, value in asked.items() if value is not None})
 
 
-def _nobody() -> str:
-    return ""
-
-
 def router(
     outlive: Outlive,
     *,
-    tenant: Callable[..., Any] = _nobody,
+    tenant: auth.Dependency | None = None,
+    principal: auth.Dependency | None = None,
     body_limit: int = BODY_LIMIT,
     rotate: float | None = ROTATE_SECONDS,
 ) -> APIRouter:
     """Return a router over ``outlive``.
 
-    ``tenant`` is a FastAPI dependency that authenticates the request and returns the tenant's name; whatever
-    it raises is the answer, and a request that it gives no name is refused.  ``body_limit`` is in bytes;
-    ``rotate`` is after how many seconds a GET stream ends with a hint to connect again.
-    """
+    ``principal``, or ``tenant``, is a FastAPI dependency that authenticates the request and returns a
+    ``Principal`` or a tenant's name; whatever it raises is the answer, and a request that it gives neither is
+    refused.  ``api_keys`` and ``tokens`` make such dependencies.  Without one nobody is authenticated.
+    ``body_limit`` is in bytes; ``rotate`` is after how many seconds a GET stream ends with a hint to connect
+    again.
 
-    async def authenticate(request: Request, name: Any = Depends(tenant)) -> None:
-        if tenant is not _nobody and (not name or not isinstance(name, str)):
-            raise errors.NoTenant  # None would read across tenants, and "" is shared by all who have none
-        commands.check_name("tenant", name)
-        request.state.outlive_tenant = name
+    Raises ``Misconfigured`` for both.
+    """
+    if tenant is not None and principal is not None:
+        raise errors.Misconfigured("The router has a tenant and a principal.", hint="Give one of them.")
+
+    async def authenticate(
+        request: Request, found: Any = Depends(principal or tenant or auth.nobody)
+    ) -> None:
+        who = auth.read(found)
+        auth.check_scope(who, request.method)
+        request.state.outlive_principal = who
+        request.state.outlive_tenant = who.tenant
 
     native = _Native(outlive, body_limit, rotate)
-    routes = APIRouter(route_class=problem.ProblemRoute)
+    routes = health.routes(outlive)
     scoped = APIRouter(route_class=problem.ProblemRoute, dependencies=[Depends(authenticate)])
     scoped.post("/runs", status_code=201, openapi_extra=_schema(NewRun))(native.create)
     scoped.post("/runs/{run_id}/stop")(native.stop)
-    _readable(scoped, "/runs", native.index)
-    _readable(scoped, "/runs/{run_id}", native.read)
-    _readable(scoped, "/runs/{run_id}/events", native.events)
-    _readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
-    _readable(routes, "/health", native.health, public=False)
-    _readable(routes, "/ready", native.ready, public=False)
+    problem.readable(scoped, "/runs", native.index)
+    problem.readable(scoped, "/runs/{run_id}", native.read)
+    problem.readable(scoped, "/runs/{run_id}/events", native.events)
+    problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
     routes.include_router(scoped)
     return routes
-
-
-def _readable(routes: APIRouter, path: str, handler: Callable[..., Any], *, public: bool = True) -> None:
-    """GET, and HEAD by the same handler: the framework adds no HEAD by itself."""
-    routes.get(path, include_in_schema=public)(handler)
-    routes.head(path, include_in_schema=False)(handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,8 @@ class _Native:
         if last_event_id:
             return await self._attach(request, last_event_id)
         _check_key(idempotency_key)
-        new = await body.read(request, NewRun, self.body_limit)
+        who = _who(request)
+        new = await self._read(request)
         viewer = seams.new_id() if _wants_events(request) else None
         try:
             submitted = await self.outlive.submit(
@@ -125,7 +124,8 @@ class _Native:
                 new.input,
                 thread=new.thread,
                 key=idempotency_key,
-                tenant=_tenant(request),
+                tenant=who.tenant,
+                principal=who.id,
                 policy=new.policy(self.outlive.registry[new.agent].policy),
                 not_before=new.not_before,
                 metadata=new.metadata,
@@ -135,6 +135,13 @@ class _Native:
             failure.field = _KEY
             raise
         return self._answer(request, submitted.run, submitted.admitted, viewer)
+
+    async def _read(self, request: Request) -> NewRun:
+        """An agent may have a lesser bound than the service, and which it is stands in the body."""
+        limits = self.outlive.limits
+        new, size = await body.read(request, NewRun, limits.request_bytes(None, self.body_limit))
+        body.check_size(size, limits.request_bytes(new.agent, self.body_limit))
+        return new
 
     async def _attach(self, request: Request, cursor: str) -> Response:
         named, _, _ = cursor.strip().rpartition(":")
@@ -157,7 +164,10 @@ class _Native:
         headers["Location"] = f"{where}/events"
         if _at_the_end(run, after):
             return Response(status_code=204, headers=headers)
-        return stream(self.outlive, run, after=after, viewer=viewer if fresh else None, headers=headers)
+        seen_as = viewer if fresh else None
+        return stream(
+            self.outlive, run, after=after, viewer=seen_as, headers=headers, principal=_who(request)
+        )
 
     async def index(
         self,
@@ -208,7 +218,9 @@ class _Native:
         headers = {"Location": where, "Content-Location": where.removesuffix("/events")}
         if _at_the_end(run, position):
             return Response(status_code=204, headers=headers)
-        return stream(self.outlive, run, after=position, rotate=self.rotate, headers=headers)
+        return stream(
+            self.outlive, run, after=position, rotate=self.rotate, headers=headers, principal=_who(request)
+        )
 
     async def thread(self, request: Request, thread: str) -> Response:
         """Read a thread: its live runs, if any, and its newest runs."""
@@ -219,16 +231,6 @@ class _Native:
         shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
         return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
 
-    async def health(self) -> Response:
-        """Say that the process lives."""
-        return body.Json({"status": "ok"})
-
-    async def ready(self) -> Response:
-        """Say whether runs are accepted now."""
-        if not self.outlive.ready:
-            raise errors.NotReady
-        return body.Json({"status": "ready", "agents": list(self.outlive.registry.names)})
-
 
 def stream(
     outlive: Outlive,
@@ -238,6 +240,7 @@ def stream(
     viewer: str | None = None,
     rotate: float | None = None,
     headers: Mapping[str, str] | None = None,
+    principal: Principal = NOBODY,
 ) -> sse.EventStream:
     """Return a response that streams a run's events to its end, for any handler of yours.
 
@@ -247,7 +250,8 @@ def stream(
     ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start, and so
     is a cursor of the run that this one continues.  While the stream is open the run counts as watched;
     ``viewer`` names the viewer that a submit of this very run recorded.  ``rotate`` ends the stream with a
-    hint to connect again after so many seconds.
+    hint to connect again after so many seconds.  It also ends so within seconds of the ``principal``'s
+    credentials.
 
     Raises ``InvalidCursor``.
     """
@@ -259,13 +263,18 @@ def stream(
     position = _position(run, str(after), _CURSOR) if after and not _of_the_one_before(run, after) else 0
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=position)
 
+    ending = outlive.shutdown if principal.lasting else auth.Ending(outlive.shutdown)
+
     async def closed(how: sse.Close) -> None:
         if how is not sse.Close.HEAD:  # it never joined
-            outlive.presence.leave(present, _LEFT.get(how, presence.Left.OURS))
+            thrown_out = how is sse.Close.SHUTDOWN and not outlive.shutdown.is_set()
+            left = presence.Left.DISCONNECT if thrown_out else _LEFT.get(how, presence.Left.OURS)
+            outlive.presence.leave(present, left)
 
+    frames = _frames(outlive, present, recorded=viewer is not None)
     return sse.EventStream(
-        _frames(outlive, present, recorded=viewer is not None),
-        shutdown=outlive.shutdown,
+        frames if principal.lasting else auth.guarded(frames, principal, ending),
+        shutdown=ending,
         rotate_after=rotate,
         on_close=closed,
         headers=told,
@@ -362,9 +371,13 @@ def _only_one(request: Request, header: str) -> None:
         raise errors.InvalidInput(f"{header} was sent more than once.", field=header)
 
 
+def _who(request: Request) -> Principal:
+    who: Principal = request.state.outlive_principal
+    return who
+
+
 def _tenant(request: Request) -> str:
-    name: str = request.state.outlive_tenant
-    return name
+    return _who(request).tenant
 
 
 def _wants_events(request: Request, *, default: bool = False) -> bool:

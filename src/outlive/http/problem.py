@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -94,6 +94,12 @@ class ProblemRoute(APIRoute):
                 return respond(invalid(failure))
 
         return handle_or_describe
+
+
+def readable(routes: APIRouter, path: str, handler: Callable[..., Any], *, public: bool = True) -> None:
+    """GET, and HEAD by the same handler: the framework adds no HEAD by itself."""
+    routes.get(path, include_in_schema=public)(handler)
+    routes.head(path, include_in_schema=False)(handler)
 
 
 async def _handle(_: Request, failure: Exception) -> Response:

@@ -37,7 +37,7 @@ from outlive.model import (
 )
 from outlive.policy import Recovery
 from outlive.states import Move, Reason, State
-from outlive.store import steps
+from outlive.store import quotas, steps
 from outlive.store.script import Steps, script, statement
 
 # ---------------------------------------------------------------- command
@@ -139,11 +139,14 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
         return _again(repeated, new, offer)
     taking = offer if decision.at_once else None
     columns = {**_columns(new, before, place), **_claim_columns(new, taking)}
+    if new.quotas and (yield from steps.own(new.run_id)) is None:  # a repeat has its place already
+        yield from quotas.check(new.quotas)
     inserted = yield statement("insert_run", **columns, fresh=False)
     if not inserted:
         return _again((yield from steps.known(new.run_id)), new, offer)
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
+    yield from quotas.note(new.quotas, new.run_id)
     run = Run.from_row({**inserted[0], "thread": external})
     return _again(run, new, offer)
 
@@ -349,5 +352,5 @@ def sweep(suspect: Suspect, early: bool) -> Steps[Swept]:
         yield from steps.finish(run, verdict, source=State.RUNNING, step=1)
         return Swept.ABANDONED
     yield statement("requeue_lost", run_id=run.run_id, epoch=run.epoch)
-    return Swept.REQUEUED
     yield statement("cut_effects", run_id=run.run_id)
+    return Swept.REQUEUED

@@ -100,3 +100,10 @@ def claimable(agents: Sequence[str]) -> Steps[bool]:
     """Say whether a worker for ``agents`` would find a run to claim."""
     rows = yield statement("claimable", agents=list(agents), limit=1)
     return bool(rows)
+
+
+@script(reads=True)
+def migrations() -> Steps[set[str]]:
+    """Return the names of the migrations that the database has: the smallest thing that asks it at all."""
+    rows = yield statement("applied_migrations")
+    return {row["name"] for row in rows}

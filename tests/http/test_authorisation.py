@@ -1,0 +1,221 @@
+"""Who may do what: every route that the application really has, for every kind of caller.
+
+A route without a row here fails; so does a row without a route.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import keyed_service
+import pytest
+from keyed_service import Keyed
+
+from outlive import keys, seams
+from outlive.principal import Scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way to use a route.
+
+    ``own``: what the owner is answered; a stranger gets 404, or what ``foreign`` says.  ``public``: anybody
+    at all may ask, and gets what ``own`` says.
+    """
+
+    method: str
+    path: str
+    own: int = 200
+    foreign: int = 404
+    public: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    body: Any = None
+    query: str = ""
+
+    def __str__(self) -> str:
+        words = " ".join(f"{name}:{text}" for name, text in self.headers.items())
+        return " ".join(filter(None, (self.method, self.path + self.query, words)))
+
+
+STREAM = {"Accept": "text/event-stream"}
+PAGE = {"Accept": "application/json"}
+BACK = {"Last-Event-ID": "{run}:1"}
+NEW = {"agent": "gated", "input": 1}
+MATRIX = [
+    # What everybody may know: that the process lives, and how the interface looks.
+    Row(method="GET", path="/health", public=True),
+    Row(method="GET", path="/ready", public=True),
+    Row(method="GET", path="/openapi.json", public=True),
+    Row(method="GET", path="/docs", public=True),
+    Row(method="GET", path="/docs/oauth2-redirect", public=True),
+    Row(method="GET", path="/redoc", public=True),
+    Row(method="GET", path="/client.js", public=True),
+    # Making runs: a stranger makes their own, and attaches to nobody else's.
+    Row(method="POST", path="/runs", body=NEW, own=201, foreign=201),
+    Row(method="POST", path="/runs", body=NEW | {"thread": "{thread}"}, own=201, foreign=201),
+    Row(method="POST", path="/runs", headers=BACK),
+    Row(method="POST", path="/runs", headers=STREAM | BACK),
+    # Looking and stopping.
+    Row(method="GET", path="/runs", foreign=200),
+    Row(method="GET", path="/runs", query="?thread={thread}", foreign=200),
+    Row(method="GET", path="/runs", query="?before={run}", foreign=200),
+    Row(method="GET", path="/runs/{run_id}"),
+    Row(method="GET", path="/runs/{run_id}/events", headers=STREAM),
+    Row(method="GET", path="/runs/{run_id}/events", headers=PAGE),
+    Row(method="GET", path="/runs/{run_id}/events", headers=STREAM | BACK),
+    Row(method="GET", path="/runs/{run_id}/events", headers=PAGE, query="?after={run}:1"),
+    Row(method="POST", path="/runs/{run_id}/stop", own=202),
+    Row(method="GET", path="/threads/{thread:path}"),
+]
+ROWS = pytest.mark.parametrize("row", MATRIX, ids=str)
+PRIVATE = pytest.mark.parametrize("row", [row for row in MATRIX if not row.public], ids=str)
+
+
+@pytest.fixture(scope="module")
+async def keyed(lasting_database: str) -> AsyncIterator[Keyed]:
+    """A service for the whole module."""
+    async with keyed_service.serving(lasting_database, slots=5000) as served:
+        yield served
+
+
+@pytest.fixture
+async def mine(keyed: Keyed) -> tuple[keys.Minted, str, str]:
+    """The key of a new tenant with a run that is under way: the key, the run, its thread."""
+    tenant = seams.new_id()
+    key, thread = await keyed.key(tenant), f"thread-{tenant}"
+    async with keyed.client(key.text) as owner:
+        made = await owner.post("/runs", json=NEW | {"thread": thread})
+        run: str = made.json()["run_id"]
+        async with owner.stream("GET", f"/runs/{run}/events", headers=STREAM) as events:
+            async for line in events.aiter_lines():
+                if line.startswith("event: chunk"):  # so it is driven, and a stop will not end it at once
+                    break
+    return key, run, thread
+
+
+async def asked(
+    client: httpx.AsyncClient, row: Row, run: str, thread: str
+) -> tuple[int, str, dict[str, str]]:
+    """Ask once; of a stream no more than its status is read."""
+    path = row.path.replace("{run_id}", run).replace("{thread:path}", thread)
+    query = row.query.format(run=run, thread=thread)
+    headers = {name: text.format(run=run) for name, text in row.headers.items()}
+    body = None if row.body is None else json.loads(json.dumps(row.body).replace("{thread}", thread))
+    async with client.stream(row.method, path + query, headers=headers, json=body) as answer:
+        streams = answer.headers.get("content-type", "").startswith("text/event-stream")
+        text = "" if streams else (await answer.aread()).decode()
+        kept = {name: value for name, value in answer.headers.items() if name != "date"}
+        return answer.status_code, text.replace(run, "RUN").replace(thread, "THREAD"), kept
+
+
+def routes(found: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Every method and path of an application; a router that it includes is looked into."""
+    for route in found:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from routes(inner.routes)
+        else:
+            yield from ((method, route.path) for method in route.methods)
+
+
+async def test_S22_every_route_has_a_row_and_every_row_a_route(keyed: Keyed) -> None:
+    real = set(routes(keyed.app.routes))
+    known = {(row.method, row.path) for row in MATRIX}
+    heads = {("HEAD", path) for method, path in known if method == "GET"}
+    assert real - heads == known, "a route was added or taken away: say here who may use it"
+    assert {path for method, path in real if method == "HEAD"} <= {path for _, path in heads}
+
+
+@ROWS
+async def test_the_owner_gets_what_the_row_says(
+    keyed: Keyed, mine: tuple[keys.Minted, str, str], row: Row
+) -> None:
+    key, run, thread = mine
+    async with keyed.client(key.text) as owner:
+        status, text, _ = await asked(owner, row, run, thread)
+    assert status == row.own, text
+
+
+@pytest.mark.invariant("I14")
+@PRIVATE
+async def test_S22_a_stranger_is_answered_as_if_it_had_never_been(
+    keyed: Keyed, mine: tuple[keys.Minted, str, str], row: Row
+) -> None:
+    key, run, thread = mine
+    stranger = await keyed.key(f"stranger-{seams.new_id()}")
+    async with keyed.client(stranger.text) as other:
+        foreign = await asked(other, row, run, thread)
+        assert foreign[0] == row.foreign, foreign[1]
+        assert "RUN" not in foreign[1] or row.foreign == 404
+        if row.foreign == 404:
+            assert foreign == await asked(other, row, seams.new_id(), f"thread-{seams.new_id()}")
+        elif row.method == "GET":
+            assert json.loads(foreign[1])["runs"] == []
+    async with keyed.client(key.text) as owner:
+        record = (await owner.get(f"/runs/{run}")).json()
+    assert (record["state"], record["stop_requested"]) == ("running", False)
+
+
+@pytest.mark.invariant("I14")
+@ROWS
+async def test_S22_without_credentials_that_hold_nothing_is_told_and_nothing_is_done(
+    keyed: Keyed, mine: tuple[keys.Minted, str, str], row: Row
+) -> None:
+    key, run, thread = mine
+    revoked, expired = await keyed.key("gone"), await keyed.key("gone", lifetime=-1)
+    await keyed.outlive.store.write(keys.revoke(revoked.key_id))
+    nonsense = (key.text[:-1], f"{key.text}x", keys.mint().text, "olv_", "x", b"\xff")
+    for credentials in (None, revoked.text, expired.text, *nonsense):
+        async with keyed.client(credentials) as client:
+            status, text, headers = await asked(client, row, run, thread)
+        assert status == (row.own if row.public else 401), (credentials, text)
+        if not row.public:
+            assert json.loads(text)["code"] == "unauthenticated"
+            assert headers["www-authenticate"] == "Bearer"
+            assert "RUN" not in text
+
+
+@PRIVATE
+async def test_a_key_that_may_only_read_reads_and_changes_nothing(
+    keyed: Keyed, mine: tuple[keys.Minted, str, str], row: Row
+) -> None:
+    key, run, thread = mine
+    found = await keyed.outlive.store.read(keys.find(key.key_id))
+    assert found is not None
+    reader = await keyed.key(found.tenant, scopes=frozenset({Scope.READ}))
+    writer = await keyed.key(found.tenant, scopes=frozenset({Scope.WRITE}))
+    allowed, refused = (reader, writer) if row.method == "GET" else (writer, reader)
+    async with keyed.client(refused.text) as client:
+        status, text, _ = await asked(client, row, run, thread)
+    assert (status, json.loads(text)["code"]) == (403, "forbidden")
+    async with keyed.client(allowed.text) as client:
+        assert (await asked(client, row, run, thread))[0] == row.own
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/{run}", "/runs/{run}/events", "/threads/{thread}"])
+async def test_HEAD_is_refused_like_GET(keyed: Keyed, mine: tuple[keys.Minted, str, str], path: str) -> None:
+    _, run, thread = mine
+    stranger = await keyed.key("somebody")
+    where = path.format(run=run, thread=thread)
+    async with keyed.client(None) as nobody, keyed.client(stranger.text) as other:
+        assert (await nobody.head(where)).status_code == 401
+        assert (await other.head(where)).status_code == (200 if path == "/runs" else 404)
+
+
+async def test_the_use_of_a_key_is_noted(keyed: Keyed) -> None:
+    key = await keyed.key("noted")
+    before = await keyed.outlive.store.read(keys.find(key.key_id))
+    assert before is not None
+    assert before.last_used_at is None
+    async with keyed.client(key.text) as client:
+        assert (await client.get("/runs")).status_code == 200
+    with keyed.outlive.store.hub.watch("nothing"):
+        while True:  # it is written a moment after the answer
+            after = await keyed.outlive.store.read(keys.find(key.key_id))
+            if after is not None and after.last_used_at is not None:
+                break
+    assert after.last_used_at >= after.created_at
