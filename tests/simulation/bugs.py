@@ -14,6 +14,7 @@ from outlive.model import (
     Event,
     EventKind,
     Offer,
+    Run,
     Stop,
     StopOutcome,
     Stored,
@@ -34,6 +35,8 @@ _commit = recorder.Recorder._commit
 _suspects = reads.suspects
 _finish = steps.finish
 _stop = moves.stop
+_submit = moves.submit
+_verdict = execution._verdict
 _end = lease.Held.end
 _claim_once = worker.Worker.claim_once
 
@@ -233,6 +236,27 @@ async def hasty_follow(store: Any, run_id: str, *, after: int = 0) -> AsyncGener
 def unlooked_joined(self: presence.Presence, viewer: presence.Viewer, joining: Any) -> None:
     """Nobody looks at how a join ended whose viewer has left meanwhile."""
     self._joining.pop(viewer, None)
+
+
+# ---------------------------------------------------------------- tenants, people, providers
+
+
+def submit_for_everybody(new: Submission, offer: Offer | None) -> Script[Submitted]:
+    """A thread of that name is the thread of that name, whoever asks."""
+    return _submit(dataclasses.replace(new, tenant=""), offer)
+
+
+def impatient_verdict(attempt: execution.Attempt, work: Any) -> Verdict | None:
+    """Nobody is waited for."""
+    verdict = _verdict(attempt, work)
+    if verdict is not None and verdict.state is State.WAITING:
+        return dataclasses.replace(verdict, state=State.SUCCEEDED)
+    return verdict
+
+
+def key_of_attempt(run: Run, step: int, epoch: int) -> str:
+    """A key that no other attempt would think of."""
+    return f"{run.origin}/{step}/{epoch}"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from unittest import mock
 
 from outlive import admission, commands, encoding, execution, lease, presence, recorder, subscription, worker
 from outlive.store import moves, reads, sql, steps, wakeup
-from outlive.testing.simulation import Sabotage, agent, simulate
+from outlive.testing.simulation import Sabotage, agent, provider, simulate
 from outlive.testing.simulation.database import SimulatedStore
 from simulation import bugs
 
@@ -388,6 +388,36 @@ bug(
     "I13",
     patch=lambda: mock.patch.object(presence.Presence, "_joined", bugs.unlooked_joined),
     within=300,
+)
+
+
+bug(
+    "who follows a thread gets the newest run's events first",
+    "I4",
+    sabotage=lambda: edited(("thread_events_after", "ORDER BY thread_seq", "ORDER BY run_id DESC")),
+)
+
+# ---------------------------------------------------------------- tenants, people, providers
+
+bug(
+    "another tenant may ask for a run by its id",
+    "I14",
+    sabotage=lambda: edited(("run", "AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)", "")),
+)
+bug(
+    "tenants share their threads",
+    "I14",
+    patch=lambda: mock.patch.object(moves, "submit", bugs.submit_for_everybody),
+)
+bug(
+    "an agent that waits for a person is taken to be done",
+    "I15",
+    patch=lambda: mock.patch.object(execution, "_verdict", bugs.impatient_verdict),
+)
+bug(
+    "every attempt has a key of its own",
+    "I9",
+    patch=lambda: mock.patch.object(provider, "key_of", bugs.key_of_attempt),
 )
 
 

@@ -109,6 +109,48 @@ ALARMS = (
             Strike(at=7.8882928318612775, fault=Fault.FREEZE, process="busiest", lasts=5.0, degree=0.1),
         ),
     ),
+    Plan(  # a frozen process reads a request only when it is shutting down
+        seed=204322,
+        ops=(
+            Op(number=2, at=0.8, want=Want.ASK, via="p1", agent="chat", key="k2", steps=1, pace=4.0),
+            Op(
+                number=3,
+                at=8.0,
+                want=Want.PRY,
+                via="p1",
+                thread="t0",
+                agent="chat",
+                key="k3",
+                steps=1,
+                pace=3.0,
+                target=2,
+            ),
+            Op(
+                number=13,
+                at=8.595455163502896,
+                want=Want.ASK,
+                via="p1",
+                thread="t0",
+                agent="chat",
+                key="k13",
+                pace=6.0,
+                leaves_after=0,
+                target=1,
+            ),
+        ),
+        strikes=(
+            Strike(at=3.624117360621794, fault=Fault.FREEZE, process="p2", lasts=6.0, degree=0.4),
+            Strike(at=8.427357176811352, fault=Fault.SHUTDOWN, process="p2", lasts=1.0, degree=0.1),
+            Strike(
+                at=0.40447792912997715,
+                fault=Fault.SHUTDOWN,
+                process="busiest",
+                lasts=9.0,
+                degree=0.4,
+                on="settle",
+            ),
+        ),
+    ),
 )
 """Plans that once raised a false alarm."""
 SEEDS = (31, 51, 132, 191, 234, 494, 787, 794, 844, 1095, 1134, 1224, 1273, 1287, 1395, 1447, 1643, 2313)

@@ -77,7 +77,7 @@ def simulate_agent(
     answer: Any = None,
     seeds: int | Iterable[int] = 100,
     begin: Callable[[], object] = tuple,
-    check: Callable[[Sequence[Run]], object] = tuple,
+    check: Callable[[Sequence[Run]], object] | None = None,
 ) -> Report:
     """Have three processes serve ``agent`` on bad days, one day per seed, and check every promise.
 
@@ -133,7 +133,7 @@ def _cast(
     inputs: Sequence[Any],
     answer: Any,
     begin: Callable[[], object],
-    check: Callable[[Sequence[Run]], object],
+    check: Callable[[Sequence[Run]], object] | None,
 ) -> Cast:
     first = make()
 

@@ -40,7 +40,7 @@ class Cast:
     asked: Callable[[Op], Asked]
     answer: Callable[[Op, str], Asked | None]
     begin: Callable[[], object] = tuple
-    check: Callable[[Sequence[Run]], object] = tuple
+    check: Callable[[Sequence[Run]], object] | None = None
 
 
 POLICIES: Mapping[str, policy.RunPolicy] = {

@@ -98,6 +98,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I3", record.delays_are_kept),
     ("I12", holders.losses_are_bounded),
     ("I15", record.failures_are_the_agents),
+    ("I15", record.outcomes_are_the_agents),
     ("I2", record.scripts_end_where_they_should),
     ("I12", holders.losses_are_counted),
     ("I12", holders.healthy_holders_keep_their_runs),

@@ -272,7 +272,7 @@ class Clients:
         if not process.up:
             work.close()
             raise _NoAnswerError
-        task = process.sandbox.spawn(work)
+        task = process.sandbox.spawn(_received(process, work))
         done, _ = await asyncio.wait({task}, timeout=PATIENCE)
         if not done:
             if not process.sandbox.dead:
@@ -298,6 +298,14 @@ class Clients:
         self.fleet.history.answers.append(
             Answer(now, asked_at, f"c{op.number}", what, run_id, detail, state, key, body)
         )
+
+
+async def _received(process: Process, work: Coroutine[Any, Any, T]) -> T:
+    """What ``runtime`` does with a request: one that a process reads when it is ending already is refused."""
+    if not process.up:
+        work.close()
+        raise errors.NotReady()
+    return await work
 
 
 async def _serve(

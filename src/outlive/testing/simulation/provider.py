@@ -18,6 +18,12 @@ ANSWERS_AFTER = 0.003
 """Virtual seconds between the execution of a call and its answer."""
 
 
+def key_of(run: Run, step: int, epoch: int) -> str:
+    """Return the idempotency key of a step: the same for every attempt, and for every run of one intent."""
+    del epoch
+    return f"{run.origin}/{step}"
+
+
 @dataclass(slots=True)
 class Provider:
     """Executes an effect once per key, and remembers every call.
@@ -35,8 +41,7 @@ class Provider:
 
     async def call(self, run: Run, step: int, epoch: int, process: str) -> bool:
         """Execute, or replay if this key was executed before; False if the line goes dead meanwhile."""
-        run_id, origin = run.run_id, run.origin
-        key = f"{origin}/{step}"
+        run_id, origin, key = run.run_id, run.origin, key_of(run, step, epoch)
         repeated = key in self._done and not self.forgets
         self._done.add(key)
         self.history.effects.append(Effect(self.now(), origin, step, epoch, process, repeated, run_id))

@@ -56,24 +56,27 @@ def timeline(result: Result, *, renewals: bool = False) -> list[Line]:
 SHOWN = 16
 """Lines that are shown as evidence."""
 _RUN = re.compile(r"\b([0-9a-f]{8})(?:[0-9a-f]{24})?\b")
-_CLIENT = re.compile(r"\bc[0-9]+\b")
+_NAME = re.compile(r"\b(?:c[0-9]+|p[0-9]\.[0-9]+)\b")
 
 
 def evidence(result: Result, broken: Violation) -> list[Line]:
-    """Return the last lines before a violation showed that are about the runs and the clients that it names.
+    """Return the last lines before a violation showed that are about what it names: runs, clients, processes.
 
     What was wrong at that time with the processes that appear there is among them.
     """
-    runs, clients = set(_RUN.findall(broken.what)), set(_CLIENT.findall(broken.what))
+    runs, named = set(_RUN.findall(broken.what)), set(_NAME.findall(broken.what))
     until = result.history.ended_at if broken.at is None else broken.at
     lines = [line for line in timeline(result) if line.at <= until and line.kind is not Kind.VIOLATION]
-    about = [line for line in lines if not runs or runs & set(_RUN.findall(line.what))]
-    quiet = {Kind.FAULT, *(() if not runs and not clients else (Kind.CLIENT,))}
-    about = [line for line in about if line.kind not in quiet or line.who in clients][-SHOWN:]
-    who = {line.who for line in about}
-    since = about[0].at - 10.0 if about else 0.0
+    said = [line for line in lines if line.kind is not Kind.FAULT]
+    if runs:
+        said = [line for line in said if runs & set(_RUN.findall(line.what))]
+        said = [line for line in said if line.kind is not Kind.CLIENT or line.who in named]
+    elif named:
+        said = [line for line in said if line.who in named]
+    said = said[-SHOWN:]
+    who, since = {line.who for line in said}, said[0].at - 10.0 if said else 0.0
     wrong = [line for line in lines if line.kind is Kind.FAULT and line.at >= since and line.who in who]
-    return sorted([*about, *wrong], key=lambda line: line.at)
+    return sorted([*said, *wrong], key=lambda line: line.at)
 
 
 def explain(result: Result) -> str:

@@ -130,6 +130,16 @@ def failures_are_the_agents(history: History) -> Iterator[reading.Found]:
             yield f"{run['run_id'][:8]} failed, and its agent never does"
 
 
+def outcomes_are_the_agents(history: History) -> Iterator[reading.Found]:
+    """A run waits for a person if its agent said so, and only then."""
+    for run in history.final_runs:
+        asks = '"waits":true' in run["input"]
+        if asks and run["state"] == "succeeded":
+            yield f"{run['run_id'][:8]} succeeded, and its agent waits for a person"
+        if '"waits":false' in run["input"] and run["state"] == "waiting":
+            yield f"{run['run_id'][:8]} waits, and its agent asked nobody"
+
+
 def scripts_end_where_they_should(history: History) -> Iterator[reading.Found]:
     for commit in history.commits:
         wanted = {"hand_back": {"queued"}, "claim": {"running"}}.get(commit.script)
