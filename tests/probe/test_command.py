@@ -61,6 +61,9 @@ def test_not_what_was_expected_is_exit_code_1_and_the_page_is_written(
         (["x:app", "--scenario", "dance"], "no scenario 'dance'"),
         (["x:app", "--fail-on", "boredom"], "boredom"),
         (["nowhere:app"], "No module named 'nowhere'"),
+        (["ftp://x"], "begins with http"),
+        (["x:app", "--sql", "SELECT 1"], "A query is 'database::SELECT ...'"),
+        (["x:app", "--effect-log", "file:first"], "--effect-log is file"),
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_is_exit_code_3(arguments: list[str], words: str) -> None:
@@ -102,6 +105,48 @@ def test_a_file_says_all_that_options_say(tmp_path: pathlib.Path) -> None:
     assert plan.scenarios[1].after_chunks == 3
     assert plan.evidence == (probe.Source(kind="langgraph-sqlite", settings={"path": "x.db"}),)
     assert (plan.expect, plan.fail_on) == (probe.Outcome.STOPS, (probe.Failure.FORKS,))
+
+
+def test_options_win_over_the_file(tmp_path: pathlib.Path, url: str) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        f"[target]\nurl = '{url}'\n[request]\nmethod = 'GET'\npath = '/nowhere'\n"
+        "[probe]\nscenarios = ['stay']\nexpect = 'stops'\npatience = 50\nquiet = 0.1\n",
+        encoding="utf-8",
+    )
+    arguments = ["--plan", str(plan), "--get", "/plain", "--scenario", "leave", "--patience", "5", "--json"]
+    result = runner.invoke(probe_app, [*arguments, "--expect", "unclear", "--fail-on", "forks, leaks"])
+    assert result.exit_code == 0, result.output
+    assert [one["name"] for one in json.loads(result.stdout)["scenarios"]] == ["stay", "leave"]
+
+
+def test_a_request_that_is_refused_is_exit_code_3_with_the_refusal(url: str) -> None:
+    result = runner.invoke(probe_app, [url, "--get", "/nowhere", "--fail-on", "forks"])
+    assert result.exit_code == 3
+    assert "GET /nowhere is refused with 404" in result.stdout
+
+
+def test_evidence_may_be_the_services_own_paths_and_files_where_it_runs(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "service.py").write_text(
+        "import sqlite3\nfrom counting import app\n"
+        "with sqlite3.connect('own.db') as c: c.execute('CREATE TABLE charges (name)')\n",
+        encoding="utf-8",
+    )
+    options = ["--directory", str(tmp_path), "--env", f"PYTHONPATH={plans.SERVICES}", "--get", "/counted"]
+    evidence = ["--endpoint", "/plain", "--sql", "own.db::SELECT count(*) FROM charges"]
+    evidence += ["--sql-effects", "own.db::SELECT name FROM charges", "--checkpoints", "absent.db"]
+    result = runner.invoke(
+        probe_app, ["service:app", *options, *evidence, "--scenario", "stay", "--patience", "5", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    (stayed,) = report["scenarios"]
+    answers = {name.rpartition("/")[2]: value for name, value in stayed["facts"]["http"].items()}
+    assert answers["plain"]["after"] == {"status": 200, "body": {"done": True}}
+    assert stayed["facts"]["sql"] == {"SELECT count(*) FROM charges": [["0"]]}
+    assert stayed["effects"] == {"sql": {}}
+    assert report["server"].startswith("uvicorn 0.")
+    assert [note.partition(" does")[0] for note in report["notes"]] == [str(tmp_path / "absent.db")]
 
 
 @pytest.mark.parametrize(

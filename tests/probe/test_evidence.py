@@ -152,6 +152,35 @@ def test_a_query_names_effects_or_shows_rows(sqlite_path: pathlib.Path, postgres
             assert json.dumps(shown.read("t").facts) == json.dumps({query: [["charge"], ["charge"]]})
 
 
+def test_what_cannot_be_read_is_an_error_that_names_the_evidence(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "effects"
+    log.write_text('{"effect"\n', encoding="utf-8")
+    (tmp_path / "text.db").write_text("no database " * 100, encoding="utf-8")
+    wrong: dict[str, dict[str, Any]] = {
+        "effect-log": {"path": "effects"},
+        "sql": {"database": "absent.db", "query": "SELECT 1"},
+        "langgraph-sqlite": {"path": "text.db"},
+        "langgraph-postgres": {"dsn": "postgresql://127.0.0.1:1/x"},
+        "http": {"url": "/state"},
+    }
+    for kind, settings in wrong.items():
+        witness = evidence.build(
+            probe.Source(kind=kind, settings=settings), directory=tmp_path, url="http://127.0.0.1:1"
+        )
+        with pytest.raises(
+            probe.PlanError, match=rf"Evidence '{kind}' cannot be read|no JSON|does not answer"
+        ):
+            witness.read("t")
+
+
+def test_a_path_with_signs_that_mean_something_in_an_address_is_a_path(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "100% #1?.db"
+    with SqliteSaver.from_conn_string(str(place)) as saver:
+        _diamond(saver).invoke({"done": []}, _config())
+    assert _read(place).position is Position.FINISHED
+    assert sql.Query(str(place), "SELECT 1").read("t").facts == {"SELECT 1": [["1"]]}
+
+
 class _Api(http.server.BaseHTTPRequestHandler):
     """Two runs of a thread as Outlive lists them, newest first."""
 

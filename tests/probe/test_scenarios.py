@@ -12,22 +12,15 @@ import pytest
 from outlive import probe
 from probe import plans
 
-SCENARIOS = (
-    "stay",
-    "leave-rst",
-    "leave-half-close",
-    "leave-early",
-    "double-click",
-    "reconnect",
-    "sigterm",
-    "sigkill",
-)
+CLIENTS = ("stay", "leave-rst", "leave-half-close", "leave-early", "double-click", "reconnect")
+SIGNALS = ("stay", "sigterm", "sigkill")
 
 
 COUNTED = ("stay", "slow", *(["leave-vanish"] if sys.platform == "linux" else []))
 LEAKS = {"app": "counting:create()", "fail_on": (probe.Failure.LEAKS,)}
 PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
-    "inline": lambda d: plans.booking(d, "inline", *SCENARIOS, quiet=0.4),
+    "clients": lambda d: plans.booking(d, "inline", *CLIENTS, quiet=0.4),
+    "signals": lambda d: plans.booking(d, "inline", *SIGNALS, quiet=0.4),
     "counted": lambda _: plans.counting("/counted", *COUNTED, pause=0.4, quiet=0.4),
     "leaking": lambda _: plans.counting("/leaking", "stay", "leave", **LEAKS),
 }
@@ -39,9 +32,9 @@ Scenarios = dict[str, dict[str, Any]]
 @pytest.fixture
 def inline(played: Callable[[str], probe.Report]) -> Scenarios:
     """All of them on the inline handler."""
-    report = played("inline").as_json()
-    assert report["skipped"] == {}
-    return {scenario["name"]: scenario for scenario in report["scenarios"]}
+    reports = [played(name).as_json() for name in ("clients", "signals")]
+    assert [report["skipped"] for report in reports] == [{}, {}]
+    return {scenario["name"]: scenario for report in reports for scenario in report["scenarios"]}
 
 
 @pytest.fixture

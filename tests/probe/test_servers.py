@@ -23,6 +23,7 @@ PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
     "granian": _under(probe.Server.GRANIAN),
     "hypercorn": _under(probe.Server.HYPERCORN),
     "gunicorn": _under(probe.Server.GUNICORN),
+    **({"nginx": lambda _: plans.counting("/counted", "stay", nginx=True)} if nginx.binary() else {}),
 }
 pytestmark = pytest.mark.timeout(180)
 
@@ -65,8 +66,8 @@ def test_an_endpoint_that_does_not_stream_runs_to_its_end_for_nobody(played: Pla
 
 
 @pytest.mark.skipif(nginx.binary() is None, reason=nginx.ABSENT)
-def test_a_proxy_that_ignores_aborts_delays_the_cancellation() -> None:
-    behind = probe.run(plans.counting("/counted", "stay", nginx=True)).as_json()["behind_nginx"]
+def test_a_proxy_that_ignores_aborts_delays_the_cancellation(played: Played) -> None:
+    behind = played("nginx").as_json()["behind_nginx"]
     for told in behind.values():
         assert told["defaults"]["steps_after_close"] == 0
         assert told["proxy_ignore_client_abort on"]["steps_after_close"] >= 1

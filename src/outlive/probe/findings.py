@@ -50,6 +50,7 @@ class Platform:
     background_ran: bool | None = None
     dependencies: dict[str, str | None] = field(default_factory=dict)
     generators_left: tuple[str, ...] = ()
+    polled: bool = False
     polls_true_while_connected: int = 0
     polls_false_after_leaving: int = 0
 
@@ -79,7 +80,7 @@ def judge(plan: Plan, trace: Trace, undisturbed: Trace | None) -> Finding:
     record, at_return = _record(trace.at_end), _record(trace.before_return)
     executed = _executed(trace)
     platform = _platform(trace, progress)
-    outcome = _outcome(trace, progress)
+    outcome = _outcome(trace, progress, plan.quiet)
     repeated = _repeated(plan, trace, undisturbed)
     return Finding(
         trace=trace,
@@ -165,25 +166,30 @@ def _steps(record: Record | None) -> Counter[str]:
 
 
 def _counted(happenings: Sequence[Happening], kind: str, until: float | None) -> Counter[str]:
-    number = len([h for h in of_kind(happenings, kind) if until is None or h.t <= until])
+    # A stream of very many items is noted a hundred at a time.
+    number = sum(h.fields.get("times", 1) for h in of_kind(happenings, kind) if until is None or h.t <= until)
     return Counter({kind: number}) if number else Counter()
 
 
-def _outcome(trace: Trace, progress: Progress | None) -> Outcome | None:
+def _outcome(trace: Trace, progress: Progress | None, quiet: float) -> Outcome | None:
     if trace.left is None or trace.scenario.behaviour is Behaviour.RECONNECT:
         return None
     if progress is None:
         return Outcome.UNCLEAR
     if progress.endless:
-        return Outcome.STOPS if trace.settled and not progress.after.total() else _endless(trace, progress)
+        return _endless(trace, progress, quiet)
     if not progress.missing:
         return Outcome.COMPLETES
     return Outcome.PARTIAL if progress.after else Outcome.STOPS
 
 
-def _endless(trace: Trace, progress: Progress) -> Outcome:
+def _endless(trace: Trace, progress: Progress, quiet: float) -> Outcome:
     # An endless stream cannot complete. Going on as if nobody had left is the nearest thing to it.
-    return Outcome.PARTIAL if trace.settled else Outcome.COMPLETES if progress.after else Outcome.UNCLEAR
+    if not trace.settled:
+        return Outcome.COMPLETES if progress.after else Outcome.UNCLEAR
+    # What is produced while the news of the leaving is on its way is no going on.
+    newest = max((h.t for h in of_kind(trace.happenings, "item", "chunk", "node.end")), default=0.0)
+    return Outcome.STOPS if newest - (trace.left or 0.0) < quiet or not progress.after else Outcome.PARTIAL
 
 
 def _everything(trace: Trace) -> Counter[str]:
@@ -234,6 +240,7 @@ def _platform(trace: Trace, progress: Progress | None) -> Platform:
         background_ran=_ran(happenings),
         dependencies={h["dependency"]: h["error"] for h in of_kind(happenings, "dependency.exit")},
         generators_left=tuple(_left_behind(happenings)),
+        polled=any(of_kind(happenings, "poll")),
         polls_true_while_connected=_polls(happenings, answer=True, before=left),
         polls_false_after_leaving=_polls(happenings, answer=False, since=left),
     )

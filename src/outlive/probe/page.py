@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from outlive.probe import platform as platforms
 from outlive.probe import terminal, timeline
 from outlive.probe.evidence.found import Checkpoint
 from outlive.probe.findings import Finding
+from outlive.probe.plan import Outcome
 from outlive.probe.report import Report
 
 STYLE = """
@@ -34,8 +35,27 @@ rect.background { fill: #9a7cc0; } rect.cut { fill: #d4776c; } circle.chunk { fi
 circle.cutting { fill: #b3261e; } line.leaving { stroke: #b3261e; stroke-width: 2; }
 line.returning { stroke: #0a7a8a; stroke-width: 2; } circle.point { fill: #4b9b6a; }
 circle.head { fill: #23528a; }
-line.edge { stroke: var(--soft); } rect.executed { fill: #d4776c; } rect.recorded { fill: #4b9b6a; }
+line.edge { stroke: var(--soft); } rect.executed { fill: #c98a2b; } rect.recorded { fill: #4b9b6a; }
+figure { margin: 1rem 0; } figcaption { color: var(--soft); margin-bottom: .2rem; }
+.scroll { overflow-x: auto; } .scroll svg.tree { width: auto; max-width: none; }
+.legend span { display: inline-block; width: .8rem; height: .8rem; border-radius: .15rem;
+  margin: 0 .3rem 0 .9rem; vertical-align: -.08rem; }
+.note { border-left: .2rem solid #9a7cc0; padding-left: .7rem; }
+.note.bad { border-color: #b3261e; background: none; white-space: pre-wrap; font-family: monospace; }
+td { overflow-wrap: anywhere; }
 """
+
+#: What the colours of a timeline mean.
+COLOURS = {
+    "client": "#8aa4c8",
+    "request": "#b9c4d2",
+    "node or background task": "#4b9b6a",
+    "cut or failed": "#d4776c",
+    "a chunk": "#23528a",
+    "the handler learns of it": "#b3261e",
+}
+
+OUTCOMES = {outcome.value for outcome in Outcome}
 
 
 def render(report: Report) -> str:
@@ -43,13 +63,33 @@ def render(report: Report) -> str:
     versions = " · ".join(f"{name} {version}" for name, version in report.versions.items())
     body = [
         f"<h1>What a disconnect commits: {html.escape(report.target)}</h1>",
-        f'<p class="meta">{html.escape(f"{report.server}, ASGI {dict(report.asgi)}")} {versions}</p>',
+        f'<p class="meta">{html.escape(_about(report))}<br>{html.escape(versions)}</p>',
+        *_notes(report),
+        legend(),
         *(_finding(finding) for finding in report.findings),
         *(f"<p>{html.escape(name)}: skipped. {html.escape(why)}</p>" for name, why in report.skipped.items()),
         _facts("What server and framework do", report.platform),
         _facts("Behind nginx", report.behind_nginx),
     ]
     return document(f"outlive probe: {report.target}", body)
+
+
+def _about(report: Report) -> str:
+    spec = report.asgi.get("spec_version", "not announced") if report.asgi else "not seen"
+    return f"{report.server} · ASGI spec version {spec} · {report.seconds:.0f} s"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    if report.unusable is not None:
+        yield f'<p class="note bad">{html.escape(timeline.shown(report.unusable))}</p>'
+    for note in report.notes:
+        yield f'<p class="note">{html.escape(timeline.shown(note))}</p>'
+
+
+def legend() -> str:
+    """What the colours of the timelines mean."""
+    parts = (f'<span style="background:{colour}"></span>{name}' for name, colour in COLOURS.items())
+    return f'<p class="meta legend">{"".join(parts)}</p>'
 
 
 def document(title: str, body: Iterable[str]) -> str:
@@ -61,27 +101,39 @@ def document(title: str, body: Iterable[str]) -> str:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of escaped cells."""
     top = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
-    lines = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
+    lines = ("".join(f"<td>{_cell(str(cell))}</td>" for cell in row) for row in rows)
     rest = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{rest}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    escaped = html.escape(timeline.shown(text))
+    return f'<span class="tag {text}">{text}</span>' if text in OUTCOMES else escaped
 
 
 def _finding(finding: Finding) -> str:
     outcome = finding.outcome.value if finding.outcome else ""
     tag = f' <span class="tag {outcome}">{outcome}</span>' if outcome else ""
     failures = "".join(f' <span class="tag bad">{failure.value}</span>' for failure in finding.failures)
-    sentences = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in finding.verdict)
+    said = (html.escape(timeline.shown(sentence)) for sentence in finding.verdict)
+    sentences = "".join(f"<li>{sentence}</li>" for sentence in said)
+    platform = dict(terminal.platform_rows([finding])).get(finding.trace.scenario.name, {})
     rows = [
+        ("clients", terminal.clients(finding)),
         ("executed", terminal.counted(finding)),
         ("on record", terminal.on_record(finding)),
-        ("cancelled", terminal.cancelled(finding)),
-        ("clients", "; ".join(f"{len(view.chunks)} chunks, {view.how}" for view in finding.trace.views)),
+        *platform.items(),
     ]
     checkpoints = finding.record.checkpoints if finding.record else ()
     return (
         f"<h2>{html.escape(finding.trace.scenario.name)}{tag}{failures}</h2><ul>{sentences}</ul>"
-        f"{timeline.draw(finding.trace)}{table(('', ''), rows)}{tree(checkpoints)}"
+        f"{timeline.draw(finding.trace)}{table(('', ''), rows)}{scrolled(tree(checkpoints))}"
     )
+
+
+def scrolled(picture: str) -> str:
+    """A picture that may be wider than the page."""
+    return f'<div class="scroll">{picture}</div>' if picture else ""
 
 
 def tree(checkpoints: Sequence[Checkpoint]) -> str:
@@ -91,8 +143,10 @@ def tree(checkpoints: Sequence[Checkpoint]) -> str:
         return ""
     places = _places(own)
     height = 44 * (max(y for _, y in places.values()) + 1) + 16
-    step = min(110, 900 // max(len(own), 1))
-    parts = [f'<svg class="tree" viewBox="0 0 960 {height}" role="img" xmlns="http://www.w3.org/2000/svg">']
+    step = max(min(110, 900 // len(own)), 56)
+    width = max(960, 20 + step * len(own))
+    box = f'width="{width}" viewBox="0 0 {width} {height}"'
+    parts = [f'<svg class="tree" {box} role="img" xmlns="http://www.w3.org/2000/svg">']
     for number, checkpoint in enumerate(own):
         column, row = places[checkpoint.id]
         x, y = 20 + column * step, 16 + row * 44
@@ -104,7 +158,9 @@ def tree(checkpoints: Sequence[Checkpoint]) -> str:
         parts.append(
             f'<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{checkpoint.id}</title></circle>'
         )
-        parts.append(f'<text x="{x}" y="{y + 20}" text-anchor="middle">{label}</text>')
+        # The first one's label would be cut off on its left.
+        anchor, at = ("start", x - 8) if number == 0 else ("middle", x)
+        parts.append(f'<text x="{at}" y="{y + 20}" text-anchor="{anchor}">{label}</text>')
     return "".join([*parts, "</svg>"])
 
 

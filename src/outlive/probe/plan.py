@@ -69,7 +69,10 @@ class Failure(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An application that the probe starts (`app`), or a service that runs already (`url`)."""
+    """An application that the probe starts (`app`), or a service that runs already (`url`).
+
+    `start_within` is how many seconds the application may take until it serves.
+    """
 
     app: str | None = None
     url: str | None = None
@@ -78,10 +81,13 @@ class Target:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
+    start_within: float = 60.0
 
     def __post_init__(self) -> None:
         if (self.app is None) == (self.url is None):
             raise PlanError("A target is either an app (module:attribute) or a URL: give exactly one.")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise PlanError(f"{self.url!r} is no address: it begins with http:// or https://.")
 
 
 @dataclass(frozen=True, kw_only=True)

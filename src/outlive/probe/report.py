@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlive.probe import evidence, findings, nginx, target, verdicts
+from outlive.probe import evidence, findings, hints, nginx, target, verdicts
 from outlive.probe import platform as platforms
 from outlive.probe.findings import Finding
-from outlive.probe.plan import Behaviour, Failure, Leaving, Outcome, Plan, PlanError, Scenario
+from outlive.probe.plan import Behaviour, Failure, Leaving, Outcome, Plan, PlanError, Scenario, Server
 from outlive.probe.scenario import Stage, Trace
 from outlive.probe.target import Running, Started
 
@@ -29,7 +29,7 @@ LEAVE = Scenario(name="leave", behaviour=Behaviour.LEAVE)
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a probe found."""
+    """What a probe found. `unusable` says why the rest means nothing; `notes` are hints about the plan."""
 
     target: str
     server: str
@@ -39,6 +39,8 @@ class Report:
     skipped: Mapping[str, str] = field(default_factory=dict)
     platform: Mapping[str, object] = field(default_factory=dict)
     behind_nginx: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unusable: str | None = None
     seconds: float = 0.0
 
     @property
@@ -54,6 +56,8 @@ class Report:
 
     def exit_code(self, plan: Plan) -> int:
         """What to tell a shell."""
+        if self.unusable is not None:
+            return IMPOSSIBLE
         if plan.expect is not None and self.outcome is not plan.expect:
             return UNEXPECTED
         return FAILED if set(plan.fail_on) & set(self.failures) else AS_ASKED
@@ -67,6 +71,8 @@ class Report:
             "asgi": dict(self.asgi),
             "outcome": self.outcome.value if self.outcome else None,
             "failures": [failure.value for failure in self.failures],
+            "unusable": self.unusable,
+            "notes": list(self.notes),
             "scenarios": [_finding_as_json(finding) for finding in self.findings],
             "skipped": dict(self.skipped),
             "platform": dict(self.platform),
@@ -81,16 +87,18 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Report:
     Raises `PlanError` when nothing can be carried out. `progress` is called with what begins.
     """
     began = time.monotonic()
-    sources = [evidence.build(source) for source in plan.evidence]
+    for source in plan.evidence:
+        evidence.build(source)  # what is wrong with the plan is told before anything is started
     with target.opened(plan.target) as service:
-        stage = Stage(plan, service, sources)
-        found, skipped = _play(plan, stage, progress)
+        where = plan.target.directory.resolve()
+        sources = [evidence.build(source, directory=where, url=service.url) for source in plan.evidence]
+        found, skipped, unusable = _play(plan, service, sources, progress)
         versions, asgi = _about(service)
         extra: dict[str, Any] = {}
-        if plan.platform:
+        if plan.platform and unusable is None:
             progress("platform")
             extra["platform"] = platforms.facts(service, grace=plan.grace)
-        if plan.nginx:
+        if plan.nginx and unusable is None:
             progress("nginx")
             extra["behind_nginx"] = {
                 "platform": platforms.behind_nginx(service),
@@ -98,17 +106,26 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> Report:
             }
     return Report(
         target=plan.target.app or plan.target.url or "",
-        server=service.server,
+        server=_named(service, versions, found),
         versions=versions,
         asgi=asgi,
         findings=tuple(found),
         skipped=skipped,
+        notes=tuple(hints.notes(plan, found, where)),
+        unusable=unusable,
         seconds=time.monotonic() - began,
         **extra,
     )
 
 
-def _play(plan: Plan, stage: Stage, progress: Callable[[str], None]) -> tuple[list[Finding], dict[str, str]]:
+def _play(
+    plan: Plan,
+    service: Started | Running,
+    sources: Sequence[evidence.Evidence],
+    progress: Callable[[str], None],
+) -> tuple[list[Finding], dict[str, str], str | None]:
+    """The findings, what was skipped and why, and why nothing else was played if the first one is useless."""
+    stage = Stage(plan, service, sources)
     found: list[Finding] = []
     skipped: dict[str, str] = {}
     for scenario in _in_order(plan):
@@ -118,9 +135,27 @@ def _play(plan: Plan, stage: Stage, progress: Callable[[str], None]) -> tuple[li
         except PlanError as exc:
             skipped[scenario.name] = str(exc)
             continue
+        except OSError as exc:
+            skipped[scenario.name] = f"the connection failed: {exc}"
+            continue
         finding = findings.judge(plan, trace, _undisturbed(found))
         found.append(dataclasses.replace(finding, verdict=verdicts.sentences(finding)))
-    return found, skipped
+        unusable = hints.unusable(plan, finding, service)
+        if unusable is not None:
+            return found, skipped, unusable
+    if not found:
+        raise PlanError("\n".join(dict.fromkeys(skipped.values())))
+    return found, skipped, None
+
+
+def _named(service: Started | Running, versions: Mapping[str, str], found: Sequence[Finding]) -> str:
+    """The server and its version; a running service says it itself, or nobody does."""
+    if service.tape is not None:
+        return f"{service.server} {versions.get(service.server, '')}".rstrip()
+    said = next(
+        (view.headers["server"] for f in found for view in f.trace.views if "server" in view.headers), ""
+    )
+    return f"{service.server} ({said})" if said else service.server
 
 
 def _behind_nginx(
@@ -137,8 +172,7 @@ def _behind_nginx(
         finding = findings.judge(plan, trace, _undisturbed(found))
         told[name] = {
             "outcome": finding.outcome.value if finding.outcome else None,
-            "time_to_cancel": finding.platform.time_to_cancel,
-            "steps_after_close": finding.platform.steps_after_close,
+            **platform_as_json(finding),
         }
     return told
 
@@ -158,7 +192,9 @@ def _about(service: Started | Running) -> tuple[dict[str, str], dict[str, str]]:
     if service.tape is None:
         return {}, {}
     happenings = service.tape.catch_up()
-    versions: dict[str, str] = next((h["versions"] for h in happenings if h.kind == "app.loaded"), {})
+    known: dict[str, str] = next((h["versions"] for h in happenings if h.kind == "app.loaded"), {})
+    others = {server.value for server in Server} - {service.server}
+    versions = {name: version for name, version in known.items() if name not in others}
     asgi: dict[str, object] = next((h["asgi"] for h in happenings if h.kind == "request.start"), {})
     return versions, {name: str(value) for name, value in asgi.items()}
 
@@ -181,16 +217,19 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "clients": [view.as_json() for view in trace.views],
         "facts": {found.source: dict(found.facts) for found in trace.at_end if found.facts},
         "effects": {f.source: dict(f.effects) for f in trace.at_end if f.effects is not None},
-        "platform": {
-            **dataclasses.asdict(finding.platform),
-            "generators_left": list(finding.platform.generators_left),
-        },
+        "platform": platform_as_json(finding),
         "failures": [failure.value for failure in finding.failures],
         "server_exit": None
         if trace.exited is None
         else {"in_time": trace.exited, "after": trace.exit_seconds},
         "came_to_rest": trace.settled,
     }
+
+
+def platform_as_json(finding: Finding) -> dict[str, Any]:
+    """What server and framework did, as JSON values."""
+    facts = dataclasses.asdict(finding.platform)
+    return {**facts, "generators_left": list(finding.platform.generators_left)}
 
 
 def _steps(finding: Finding) -> dict[str, Any] | None:

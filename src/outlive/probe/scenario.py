@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import signal
+import string
 import time
 import urllib.parse
 import uuid
@@ -113,9 +114,7 @@ class Stage:
         client = self._client(trace, message, after=after)
         client.send()
         if client.read(seconds=self._plan.patience):
-            client.leave(
-                Leaving.FIN
-            )  # an endless stream: what was seen until now is what there is to compare
+            client.leave(Leaving.FIN)  # no end in sight: what was seen until now is what there is to compare
         self._settle(trace)
 
     def _leave(self, trace: Trace, *, wait: bool = True) -> None:
@@ -158,7 +157,11 @@ class Stage:
             client.read(seconds=self._plan.patience)
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            list(pool.map(click, clients))
+            try:
+                list(pool.map(click, clients))
+            except BaseException:
+                self._release()  # nobody shall wait for the answers any more
+                raise
         self._settle(trace)
 
     def _signal(self, trace: Trace, number: signal.Signals) -> None:
@@ -197,8 +200,13 @@ class Stage:
         if tape is None:
             trace.settled &= self._stable(trace.thread)
             return
-        limits = {"quiet": self._plan.quiet, "patience": self._plan.patience}
-        trace.settled &= tape.settle(self._settle_from, alive=self._target.alive, **limits)
+        trace.settled &= tape.settle(
+            self._settle_from,
+            quiet=self._plan.quiet,
+            patience=self._plan.patience,
+            alive=self._target.alive,
+            clients=trace.thread,
+        )
 
     def _stable(self, thread: str) -> bool:
         """Without a recorder: wait until the evidence has not changed for a few looks."""
@@ -230,6 +238,8 @@ def filled(plan: Plan, url: str, thread: str, message: int, headers: Mapping[str
     if body.startswith(("{", "[")):
         own.setdefault("content-type", "application/json")
     path = _fill(plan.request.path, {k: urllib.parse.quote(v, safe="") for k, v in values.items()})
+    # What no request line may hold is quoted; what is quoted already stays as it is.
+    path = urllib.parse.quote(path, safe=string.punctuation)
     return Call(url=url + path, method=plan.request.method, headers={**own, **headers}, body=body.encode())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,15 +68,19 @@ class Tape:
             time.sleep(LOOK)
         return True
 
-    def settle(self, mark: int, *, quiet: float, patience: float, alive: Callable[[], bool]) -> bool:
+    def settle(
+        self, mark: int, *, quiet: float, patience: float, alive: Callable[[], bool], clients: str = ""
+    ) -> bool:
         """Wait until nothing of ours runs any more and nothing was written for `quiet` seconds.
 
-        Returns False when the service was still at it after `patience` seconds.
+        `clients` is how the names of the clients begin whose requests count; what an earlier scenario left
+        running does not. Returns False when the service was still at it after `patience` seconds.
         """
 
         def still(happenings: Sequence[Happening]) -> bool:
-            newest = happenings[-1].t if happenings else 0.0
-            return not (alive() and busy(happenings)) and time.monotonic() - newest > quiet
+            own = of_clients(happenings, clients)
+            newest = own[-1].t if own else 0.0
+            return not (alive() and busy(own)) and time.monotonic() - newest > quiet
 
         return self.wait(still, patience, mark)
 
@@ -87,12 +92,13 @@ def _happening(line: dict[str, Any]) -> Happening:
 
 def busy(happenings: Sequence[Happening]) -> bool:
     """Whether a request, a node or a background task has begun and not ended."""
-    return any(_open(happenings, start) for start in ("request.start", "node.start", "background.start"))
-
-
-def _open(happenings: Sequence[Happening], start: str) -> int:
-    end = start.replace(".start", ".end")
-    return sum((h.kind == start) - (h.kind == end) for h in happenings)
+    going: Counter[tuple[object, ...]] = Counter()
+    for happening in happenings:
+        what, _, moment = happening.kind.partition(".")
+        if what in {"request", "node", "background"} and moment in {"start", "end"}:
+            key = (what, happening.pid, happening.request, happening.fields.get("task"))
+            going[key] += 1 if moment == "start" else -1
+    return any(count > 0 for count in going.values())
 
 
 def of_clients(happenings: Sequence[Happening], prefix: str) -> list[Happening]:

@@ -15,14 +15,24 @@ import time
 from collections.abc import Iterator
 
 from outlive.probe import servers
+from outlive.probe.client import Call, Client
+from outlive.probe.inject.canary import HELLO
+from outlive.probe.inject.install import OWNER_VARIABLE
+from outlive.probe.inject.wrap import CLIENT_HEADER
 from outlive.probe.plan import PlanError, Target
 from outlive.probe.tape import Tape
 
 #: The recorder's package name inside the service.
 INJECTED = "outlive_probe_inject"
 
-#: Seconds for a server to listen, and to die after SIGKILL.
-START_BUDGET = 60.0
+#: Seconds for a server to die after SIGKILL, and to answer a first request.
+DYING, ANSWERING = 60.0, 1.0
+
+#: So many lines of what a server wrote are told.
+LAST = 15
+
+#: Somebody may take a free port before the server does: so often another one is tried.
+PORTS = 3
 
 _SITECUSTOMIZE = f"""\
 import importlib, sys
@@ -55,9 +65,9 @@ class Started:
     def __init__(self, target: Target, directory: pathlib.Path) -> None:
         self._target = target
         self._directory = directory
-        self._port = _free_port()
+        self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = ""
         self.server = target.server.value
         self.tape: Tape | None = Tape(directory / "tape.jsonl")
         self._log = directory / "server.log"
@@ -69,23 +79,46 @@ class Started:
         return self.tape
 
     def start(self) -> None:
-        """Start (again) on the same port and wait until it serves. `PlanError` has the server's words."""
+        """Start (again, on the same port) and wait until it serves. `PlanError` has the server's words."""
         if not servers.installed(self._target.server) and self._target.python is None:
             raise PlanError(f"The server {self._target.server.value} is not installed here: pip install it.")
+        for attempt in range(PORTS):
+            if not self._port or attempt:
+                self._port = _free_port()
+                self.url = f"http://127.0.0.1:{self._port}"
+            if self._try_to_start(last=attempt == PORTS - 1):
+                return
+
+    def _try_to_start(self, *, last: bool) -> bool:
+        """Whether it serves; False: somebody else has taken the port meanwhile."""
         mark = self.recorder.mark()
+        self._launch()
+        try:
+            self._wait_until_it_serves(mark)
+        except PlanError:
+            if last or "address already in use" not in self.log().lower():
+                raise
+            return False
+        return True
+
+    def _launch(self) -> None:
         interpreter = self._target.python or sys.executable
         arguments = servers.command(self._target.server, f"{INJECTED}.app:app", self._port)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [interpreter, *arguments, *self._target.arguments],
-                cwd=self._target.directory.resolve(),
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._wait_until_it_serves(mark)
+        with self._log.open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    [interpreter, *arguments, *self._target.arguments],
+                    cwd=self._target.directory.resolve(),
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                raise PlanError(
+                    f"{self.server} cannot be started in {self._target.directory}: {exc}."
+                ) from exc
 
     def alive(self) -> bool:
         """Whether the server's first process still runs."""
@@ -114,37 +147,64 @@ class Started:
         """End the whole process group."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
-            self._process.wait(START_BUDGET)
+            self._process.wait(DYING)
 
     def _environment(self) -> dict[str, str]:
-        paths = [
-            str(self._directory),
-            str(self._target.directory.resolve()),
-            os.environ.get("PYTHONPATH", ""),
-        ]
+        known = {**os.environ, **self._target.environment}
+        paths = [str(self._directory), str(self._target.directory.resolve()), known.get("PYTHONPATH", "")]
         return {
-            **os.environ,
-            **self._target.environment,
+            **known,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "OUTLIVE_PROBE_TAPE": str(self.recorder.path),
             "OUTLIVE_PROBE_APP": self._target.app or "",
+            OWNER_VARIABLE: str(os.getpid()),
         }
 
     def _wait_until_it_serves(self, mark: int) -> None:
-        until = time.monotonic() + START_BUDGET
-        while not (self._loaded(mark) and _listens(self._port)):
-            if not self.alive() or time.monotonic() > until:
+        until = time.monotonic() + self._target.start_within
+        while not (self._loaded(mark) and _listens(self._port) and self._answers(mark)):
+            if not self.alive():
                 self.stop()
-                raise PlanError(f"{self.server} did not start {self._target.app}:\n{self.log()}")
+                raise PlanError(self._not_started("it ended"))
+            if time.monotonic() > until:
+                self.stop()
+                raise PlanError(self._not_started(f"it did not serve within {self._target.start_within:g} s"))
             time.sleep(0.02)
+
+    def _not_started(self, why: str) -> str:
+        words = self.log().splitlines()
+        if not words:
+            return f"{self.server} did not start {self._target.app}: {why} and wrote nothing."
+        last = words[-1].strip()
+        hint = (
+            "\nName the directory that it is imported from: --directory." if "No module named" in last else ""
+        )
+        said = "\n".join(words)
+        return f"{self.server} did not start {self._target.app}: {why}. {last}{hint}\nIts words:\n{said}"
+
+    def _answers(self, mark: int) -> bool:
+        """Whether it is our service that listens there, and not one that took the port before it."""
+        name = f"hello-{self._port}-{mark}"
+        call = Call(url=self.url + HELLO, method="GET", headers={CLIENT_HEADER.decode(): name}, body=b"")
+        with contextlib.suppress(PlanError):
+            client = Client(call, name)
+            try:
+                client.send()
+                client.read(seconds=ANSWERING)
+            finally:
+                client.close()
+        return any(h.kind == "request.start" and h["client"] == name for h in self.recorder.since(mark))
 
     def _loaded(self, mark: int) -> bool:
         # Some servers listen before a worker has imported the application.
         return any(h.kind == "app.loaded" for h in self.recorder.since(mark))
 
     def log(self) -> str:
-        """The last lines that the server wrote."""
-        return self._log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        """The last lines that the server wrote since it was started."""
+        if not self._log.exists():
+            return ""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+        return "\n".join(line[:500] for line in lines[-LAST:])
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ def _place(finding: Finding) -> str:
 
 def _steps(progress: Progress, which: str) -> str:
     steps = progress.after if which == "after" else progress.missing
-    if progress.endless:
+    if progress.endless and which == "missing":
         return "the rest of a stream without an end"
     if progress.witness in {"events", "items", "chunks"}:
         return f"{steps.total()} {progress.witness}"

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import pathlib
 import sqlite3
+import urllib.parse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Sqlite:
         if not self._path.exists():
             return Found(source="langgraph-sqlite", record=Record(position=Position.NONE))
         savers: Any = importlib.import_module("langgraph.checkpoint.sqlite")
-        with contextlib.closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as connection:
+        place = f"file:{urllib.parse.quote(str(self._path))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(place, uri=True)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'checkpoints'").fetchall():
                 return Found(source="langgraph-sqlite", record=Record(position=Position.NONE))
             saver = savers.SqliteSaver(connection)

@@ -31,19 +31,25 @@ class EffectLog:
     def read(self, thread: str) -> Found:
         if not self._path.exists():
             return Found(source="effect-log", effects={})
-        lines = self._path.read_bytes()[self._from :].decode("utf-8", "replace").splitlines()
+        new = self._path.read_bytes()[self._from :].decode("utf-8", "replace")
+        lines = [line for line in new.splitlines() if line.strip()]
         return Found(
             source="effect-log", effects=Counter(filter(None, (self._name(x, thread) for x in lines)))
         )
 
     def _name(self, line: str, thread: str) -> str | None:
         if line.startswith("{"):
-            fields = json.loads(line)
+            try:
+                fields = json.loads(line)
+            except ValueError as exc:
+                raise PlanError(f"{self._path} has a line that is no JSON: {line[:80]!r}.") from exc
             return next((str(fields[name]) for name in NAMES if name in fields), None)
         words = line.split("\t") if "\t" in line else line.split()
-        if self._thread_column is not None and words[self._thread_column] != thread:
+        if self._thread_column is not None and self._word(words, self._thread_column, line) != thread:
             return None
-        try:
-            return words[self._column]
-        except IndexError as exc:
-            raise PlanError(f"{self._path} has a line without column {self._column}: {line!r}.") from exc
+        return self._word(words, self._column, line)
+
+    def _word(self, words: list[str], column: int, line: str) -> str:
+        if column >= len(words):
+            raise PlanError(f"{self._path} has a line without column {column}: {line[:80]!r}.")
+        return words[column]

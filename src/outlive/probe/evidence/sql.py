@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sqlite3
+import urllib.parse
 from collections import Counter
 from typing import Any
 
 from outlive.probe.evidence.found import Found
+
+
+def is_file(database: str) -> bool:
+    """Whether it is the path of a SQLite file, and no DSN."""
+    return "://" not in database and "=" not in database
 
 
 class Query:
@@ -37,10 +43,11 @@ class Query:
 
     def _rows(self, thread: str) -> list[tuple[Any, ...]]:
         values = {"thread": thread}
-        if "://" in self._database or "=" in self._database:
+        if not is_file(self._database):
             psycopg: Any = importlib.import_module("psycopg")
             with psycopg.connect(self._database) as connection:
                 query = self._query.replace("%", "%%").replace("{thread}", "%(thread)s").encode()
                 return list(connection.execute(query, values).fetchall())
-        with contextlib.closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as connection:
+        place = f"file:{urllib.parse.quote(self._database)}?mode=ro"
+        with contextlib.closing(sqlite3.connect(place, uri=True)) as connection:
             return connection.execute(self._query.replace("{thread}", ":thread"), values).fetchall()

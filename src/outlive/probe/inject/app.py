@@ -22,7 +22,10 @@ def load(target: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in (attribute or "app").removesuffix("()").split("."):
         found = getattr(found, part)
-    return found() if attribute.endswith("()") else found
+    found = found() if attribute.endswith("()") else found
+    if not callable(found):
+        raise TypeError(f"{target} is no ASGI application, but of type {type(found).__name__}")
+    return found
 
 
 def _versions() -> dict[str, str]:

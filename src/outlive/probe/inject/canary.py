@@ -14,6 +14,9 @@ from typing import Any
 #: Paths that are the probe's own.
 PREFIX = "/__outlive_probe__"
 
+#: Answered without any framework: the probe asks here whether it is its own service that listens.
+HELLO = f"{PREFIX}/hello"
+
 #: Seconds between the steps of a canary, and how many there are: long enough to leave in the middle of.
 STEP = 0.3
 STEPS = 20
@@ -31,7 +34,7 @@ def application() -> Any:
 
 def _build() -> Any:
     if importlib.util.find_spec("starlette") is None:
-        return _nothing
+        return nothing
     return importlib.import_module(f"{__package__}.canary_routes").application(_native())
 
 
@@ -42,7 +45,8 @@ def _native() -> list[Any]:
     return routes
 
 
-async def _nothing(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+async def nothing(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Answer that there is nothing."""
     del scope, receive
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})

@@ -24,6 +24,7 @@ class Stream:
     def __init__(self, generator: Any) -> None:
         self._generator = generator
         self._name = getattr(generator, "__qualname__", type(generator).__name__)
+        self._items = tape.Often("item")
         self._thrown = False
         self._ended = False
 
@@ -53,7 +54,7 @@ class Stream:
             tape.note("stream.cleaning", stream=self._name)
 
     def gave(self) -> None:
-        tape.note("item", stream=self._name)
+        self._items.note(stream=self._name)
 
     def left(self, error: BaseException) -> None:
         """An awaitable ended without an item: by exhaustion, by being closed, or with an error."""

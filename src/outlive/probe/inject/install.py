@@ -5,11 +5,21 @@ from __future__ import annotations
 import atexit
 import importlib.abc
 import importlib.machinery
+import os
+import signal
 import sys
+import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 
 from . import frameworks, generators, nodes, tape  # noqa: TID252  (the directory runs under another name)
+
+#: The process of the probe: a service that it started does not outlive it, however it ends.
+OWNER_VARIABLE = "OUTLIVE_PROBE_OWNER"
+
+#: Seconds between two looks whether the probe is still there.
+LOOK = 0.5
 
 Patch = Callable[[types.ModuleType], None]
 
@@ -55,3 +65,12 @@ def everything() -> None:
     generators.patch()
     tape.note("process.start", argv=sys.argv[:1])
     atexit.register(tape.note, "process.exit")
+    if os.environ.get(OWNER_VARIABLE) == str(os.getppid()):
+        threading.Thread(target=_end_with_the_probe, name="outlive-probe-owner", daemon=True).start()
+
+
+def _end_with_the_probe() -> None:
+    owner = os.getppid()
+    while os.getppid() == owner:
+        time.sleep(LOOK)
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # the service leads a group of its own

@@ -25,6 +25,24 @@ def note(kind: str, **fields: object) -> None:
     os.write(_open(), json.dumps(line, default=repr).encode() + b"\n")
 
 
+class Often:
+    """Something that can happen so often that a line each would slow the service: later, one for many."""
+
+    EACH, MANY = 500, 100
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._count = 0
+
+    def note(self, **fields: object) -> None:
+        """Note it, or count it towards the next line that says `times`."""
+        self._count += 1
+        if self._count <= self.EACH:
+            note(self._kind, **fields)
+        elif (self._count - self.EACH) % self.MANY == 0:
+            note(self._kind, **fields, times=self.MANY)
+
+
 def _open() -> int:
     global _descriptor  # noqa: PLW0603  (one tape per process; a fork keeps using the same open file)
     if _descriptor is None:

@@ -39,6 +39,8 @@ def recorded(app: App) -> App:
 
 
 def _choose(app: App, scope: Scope) -> App:
+    if scope["path"] == canary.HELLO:
+        return canary.nothing
     return canary.application() if scope["path"].startswith(canary.PREFIX) else app
 
 
@@ -71,6 +73,8 @@ def _receiving(receive: Receive) -> Receive:
 
 
 def _sending(send: Send) -> Send:
+    chunks = tape.Often("chunk")
+
     async def noted(message: Message) -> None:
         try:
             await send(message)
@@ -78,7 +82,7 @@ def _sending(send: Send) -> Send:
             tape.note("send.error", error=type(exc).__name__)
             raise
         if message["type"] == "http.response.body" and message.get("body"):
-            tape.note("chunk", size=len(message["body"]))
+            chunks.note(size=len(message["body"]))
 
     return noted
 
