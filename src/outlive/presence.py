@@ -15,6 +15,7 @@ from typing import Any
 
 from outlive import errors, signals
 from outlive.store import Store, wakeup, watching
+from outlive.store.script import Script
 
 
 class Left(StrEnum):
@@ -26,6 +27,8 @@ class Left(StrEnum):
 
 
 LEASE = 15.0
+LINGER = 0.05
+"""Seconds after which it is recorded that a viewer saw the end."""
 HOLD = 30.0
 """Seconds of presence that remain when the server itself ended the stream."""
 
@@ -49,6 +52,8 @@ class Presence:
         self._signals = happenings
         self._viewers: dict[str, Viewer] = {}
         self._joining: dict[Viewer, asyncio.Task[None]] = {}
+        self._ended: dict[str, int] = {}
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, viewer: Viewer, *, recorded: bool = False) -> None:
@@ -72,20 +77,34 @@ class Presence:
         A viewer who never joined may still have been recorded by the submit that began the run.
         """
         self._viewers.pop(viewer.name, None)
-        self._spawn(self._leave(viewer, cause))
+        if cause is Left.END and viewer not in self._joining:
+            self._ended[viewer.name] = viewer.seen
+            if len(self._ended) == 1:
+                self._spawn(self._leave_at_end())
+        else:
+            self._spawn(self._leave(viewer, cause))
+
+    async def _leave_at_end(self) -> None:
+        """Record the viewers of a moment who saw the end: alone, each would cost a commit."""
+        await asyncio.wait({self._closing}, timeout=LINGER)
+        ended, self._ended = self._ended, {}
+        await self._told(watching.leave_at_end(ended))
 
     async def _leave(self, viewer: Viewer, cause: Left) -> None:
         hold = HOLD if cause is Left.OURS else 0.0
         if (joining := self._joining.get(viewer)) is not None:
             # Cut off while joining: left before it had joined, a viewer would stay until its lease ran out.
             await asyncio.wait({joining})
-        try:
-            await self._store.write(watching.leave(viewer.name, cause.value, viewer.seen, hold))
-        except errors.Unavailable as failure:
-            # Its lease runs out by itself; nothing is lost but promptness.
-            self._signals.emit(signals.BackgroundFailed(duty="leaving", error=str(failure)))
+        await self._told(watching.leave(viewer.name, cause.value, viewer.seen, hold))
         if cause is not Left.END:  # the run is over then: nobody's leaving can stop it
             self._store.announce(wakeup.VIEWERS)
+
+    async def _told(self, leaving: Script[None]) -> None:
+        try:
+            await self._store.write(leaving)
+        except errors.Unavailable as failure:
+            # Their leases run out by themselves; nothing is lost but promptness.
+            self._signals.emit(signals.BackgroundFailed(duty="leaving", error=str(failure)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -112,5 +131,7 @@ class Presence:
         """Leave on behalf of everybody still here, as ended by us, and wait for the records."""
         for viewer in list(self._viewers.values()):
             self.leave(viewer, Left.OURS)
+        if not self._closing.done():
+            self._closing.set_result(None)
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=5.0)

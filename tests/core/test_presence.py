@@ -254,6 +254,32 @@ async def test_a_viewer_who_saw_the_end_left_because_of_it(database: str) -> Non
     assert (viewer["cause"], viewer["last_seq"]) == ("end", run.last_seq)
 
 
+async def test_viewers_who_saw_the_end_within_a_moment_are_recorded_in_one_write(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @support.job()
+    async def agent(context: outlive.Context) -> AsyncGenerator[Any, None]:
+        yield 1
+
+    monkeypatch.setattr(presence, "LINGER", 3600.0)
+    async with support.serving(database, agent) as served:
+        writes: list[str] = []
+        write = served.store.write
+
+        async def noted(script: Any, **options: Any) -> Any:
+            writes.append(script.name)
+            return await write(script, **options)
+
+        monkeypatch.setattr(served.store, "write", noted)
+        run_ids = [(await served.submit("agent")).run.run_id for _ in range(5)]
+        for run_id in run_ids:
+            await served.result(run_id)
+        assert not {"leave", "leave_at_end"} & set(writes)
+    # Closing waits for nothing that can be done at once.
+    assert [name for name in writes if name.startswith("leave")] == ["leave_at_end"]
+    assert [(row["run_id"], row["cause"]) for row in viewers(database)] == [(one, "end") for one in run_ids]
+
+
 async def test_watching_what_is_not_yours_neither_shows_nor_keeps_it(database: str) -> None:
     async with support.serving(database, chatty(grace=GRACE)) as served:
         run_id = (await served.submit("agent", tenant="one")).run.run_id

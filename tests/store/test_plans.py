@@ -113,6 +113,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "events_after": ({"run_id": "run-1000001", "after": 0, "limit": 10}, {"events"}),
     "thread_events_after": ({"thread_id": "thread-1", "after": 0, "limit": 10}, {"events_by_thread"}),
     "keep_presence": ({"viewers": [("viewer-live-1", 1)], "lease_ms": 1}, {"presence"}),
+    "leave_at_end": ({"viewers": [("viewer-live-1", 1)]}, {"presence"}),
     "leave": ({"viewer": "v", "hold_ms": 0, "cause": "end", "last_seq": 1}, {"presence"}),
     "unwatched": ({"limit": 100}, {"runs_cancellable", "presence_by_run"}),
     "is_unwatched": ({"run_id": "live-4"}, {"runs", "presence_by_run"}),

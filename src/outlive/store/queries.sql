@@ -435,6 +435,16 @@ WHERE presence.viewer = kept.value ->> 0 AND left_at IS NULL
 UPDATE presence SET left_at = {now} + :hold_ms, cause = :cause, last_seq = :last_seq
 WHERE viewer = :viewer AND left_at IS NULL
 
+-- name: leave_at_end
+UPDATE presence SET left_at = {now}, cause = 'end', last_seq = (
+    SELECT value ->> 1 FROM json_each(:viewers) WHERE value ->> 0 = presence.viewer)
+WHERE left_at IS NULL AND viewer IN (SELECT value ->> 0 FROM json_each(:viewers))
+
+-- name: leave_at_end [postgresql]
+UPDATE presence SET left_at = {now}, cause = 'end', last_seq = (seen.value ->> 1)::bigint
+FROM json_array_elements(CAST(:viewers AS json)) AS seen (value)
+WHERE presence.viewer = seen.value ->> 0 AND left_at IS NULL
+
 -- name: unwatched
 SELECT r.run_id FROM runs r
 WHERE r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL AND r.state IN ('queued', 'running')

@@ -26,6 +26,12 @@ def leave(viewer: str, cause: str, last_seq: int, hold: float) -> Steps[None]:
     yield statement("leave", viewer=viewer, cause=cause, last_seq=last_seq, hold_ms=millis(hold))
 
 
+@script(single=True)
+def leave_at_end(viewers: Mapping[str, int]) -> Steps[None]:
+    """Record that viewers (name → last seq sent) left because their run was over."""
+    yield statement("leave_at_end", viewers=list(viewers.items()))
+
+
 @script(reads=True)
 def unwatched(limit: int) -> Steps[list[str]]:
     """Return ids of cancellable runs that nobody has watched for their whole grace."""

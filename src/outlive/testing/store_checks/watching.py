@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from outlive import policy, seams
-from outlive.model import Run, StopOutcome
+from outlive.model import Row, Run, StopOutcome
 from outlive.states import Reason, State
 from outlive.store import moves, watching
+from outlive.store.script import Steps, script, statement
 from outlive.testing.store_checks.bench import SHORT, Bench, check
 
 AT_ONCE = policy.chat(grace=0)
@@ -99,6 +100,25 @@ async def an_end_that_we_caused_keeps_presence_for_a_while(bench: Bench) -> None
     await bench.one.write(watching.leave(viewer, "disconnect", 2, 0))
     await bench.until(await bench.clock())
     assert await unwatched(bench, run) == [run.run_id]
+
+
+@check()
+async def viewers_who_saw_the_end_are_recorded_together(bench: Bench) -> None:
+    """Each with how far it read; nobody else is touched, and whoever had left already stays as it was."""
+    run, names = await bench.queued(policy=AT_ONCE), [seams.new_id() for _ in range(4)]
+    for viewer in names:
+        await bench.one.write(watching.join(viewer, run.run_id, 3600, 0))
+    await bench.one.write(watching.leave(names[2], "disconnect", 1, 0))
+    await bench.two.write(watching.leave_at_end({names[0]: 7, names[1]: 9, names[2]: 9, "unknown": 1}))
+    rows = {row["viewer"]: row for row in await bench.one.read(_viewers(run.run_id))}
+    told = [(rows[name]["cause"], rows[name]["last_seq"]) for name in names]
+    assert told == [("end", 7), ("end", 9), ("disconnect", 1), (None, 0)]
+    assert [rows[name]["left_at"] is None for name in names] == [False, False, False, True]
+
+
+@script(reads=True)
+def _viewers(run_id: str) -> Steps[list[Row]]:
+    return (yield statement("viewers", run_id=run_id))
 
 
 @check()
