@@ -76,6 +76,7 @@ def test_a_proxy_that_ignores_aborts_delays_the_cancellation(played: Played) -> 
 def test_without_nginx_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OUTLIVE_PROBE_NGINX", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(nginx, "USUAL", "/nowhere")
     assert nginx.binary() is None
     with (
         pytest.raises(probe.PlanError, match="nginx is not installed"),

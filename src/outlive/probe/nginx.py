@@ -17,6 +17,9 @@ from outlive.probe.plan import PlanError
 
 ABSENT = "not measured: nginx is not installed (put it on PATH, or name it in OUTLIVE_PROBE_NGINX)"
 
+#: Where it is installed to, also when that is not on the PATH of people who are not root.
+USUAL = "/usr/local/sbin:/usr/sbin"
+
 #: The configurations that differ in when the origin learns that a client has left.
 CONFIGURATIONS: Mapping[str, str] = {
     "defaults": "",
@@ -50,7 +53,8 @@ http {{
 
 def binary() -> str | None:
     """Where nginx is."""
-    return os.environ.get("OUTLIVE_PROBE_NGINX") or shutil.which("nginx")
+    named = os.environ.get("OUTLIVE_PROBE_NGINX")
+    return named or shutil.which("nginx") or shutil.which("nginx", path=USUAL)
 
 
 @contextlib.contextmanager
