@@ -31,6 +31,7 @@ from outlive import (
     worker,
 )
 from outlive.agents import Agent, Binds, Registry
+from outlive.effects import desk
 from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
@@ -72,6 +73,7 @@ class Outlive:
         self.timing = timing or lease.Timing()
         self.slots = slots
         self.store = open_store(database, direct_database, self.signals)
+        self.effects = desk.Desk(self.store)
         self._drain = drain
         self._viewer_lease = viewer_lease
         self.limits = ByWhom(principals=limits, agents=agent_limits or {})

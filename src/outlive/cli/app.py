@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import keys, runs, serving, settings
+from outlive.cli import effects, keys, runs, serving, settings
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -42,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(runs.app, name="runs")
+app.add_typer(effects.app, name="effects")
 app.add_typer(keys.app, name="keys")
 app.command("serve")(serving.serve)
 app.command("worker")(serving.work)

@@ -18,6 +18,7 @@ from rich.text import Text
 from outlive import commands, errors, runtime, signals, subscription
 from outlive.agents import Registry
 from outlive.cli import options
+from outlive.effects.desk import Desk
 from outlive.model import Event, EventKind, Run
 from outlive.states import State
 from outlive.store import Store, reads
@@ -87,11 +88,13 @@ def show(
 ) -> None:
     """Show the record of a run."""
 
-    async def read(store: Store) -> Run:
-        return await store.read(reads.run(run_id, tenant))
+    async def read(store: Store) -> tuple[Run, dict[str, Any]]:
+        run = await store.read(reads.run(run_id, tenant))
+        summary = await Desk(store).summary(run)
+        return run, {} if summary is None else {"effects": summary}
 
-    run = with_store(database, read)
-    shown = run.public()
+    run, effects = with_store(database, read)
+    shown = run.public() | effects
     if as_json:
         private = {"error_detail": run.error_detail} if detail else {}
         typer.echo(json.dumps(shown | private))

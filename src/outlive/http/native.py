@@ -18,7 +18,7 @@ import pydantic
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from outlive import commands, errors, presence, seams, subscription
-from outlive.http import auth, body, health, problem, sse
+from outlive.http import auth, body, effects, health, problem, sse
 from outlive.model import Admitted, Event, Run, StopOutcome, Submitted
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
 from outlive.principal import NOBODY, Principal
@@ -91,6 +91,7 @@ def router(
     problem.readable(scoped, "/runs/{run_id}", native.read)
     problem.readable(scoped, "/runs/{run_id}/events", native.events)
     problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
+    effects.add(scoped, outlive)
     routes.include_router(scoped)
     return routes
 
@@ -188,7 +189,8 @@ class _Native:
 
     async def read(self, request: Request, run_id: str) -> Response:
         """Read the record of a run."""
-        return body.Json((await self.outlive.run(run_id, tenant=_tenant(request))).public())
+        run = await self.outlive.run(run_id, tenant=_tenant(request))
+        return body.Json(run.public() | await effects.of_run(self.outlive, run))
 
     async def stop(self, request: Request, run_id: str) -> Response:
         """Ask a run to stop; 202 while its executor has yet to let go."""
@@ -229,6 +231,7 @@ class _Native:
         recent = await self.outlive.runs(tenant=tenant, thread=thread)
         live = [run.run_id for run in recent if not run.state.terminal]
         shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
+        shown |= await effects.of_thread(self.outlive, found)
         return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
 
 
