@@ -83,9 +83,7 @@ async def newest(served: outlive.Outlive, key: str, name: str = "charge") -> Eff
 
 def rows(database: str, columns: str = "name, key, generation, state") -> list[tuple[Any, ...]]:
     """The ledger, behind everybody's back."""
-    found = record.rows(
-        database, f"SELECT {columns} FROM effects ORDER BY created_at, name, key, generation"
-    )
+    found = record.rows(database, f"SELECT {columns} FROM effects ORDER BY created_at, name, key, generation")
     return [tuple(row.values()) for row in found]
 
 

@@ -21,11 +21,13 @@ async def test_a_provider_that_commits_and_hangs_up_is_asked_again_with_the_same
     database: str, paying: Paying
 ) -> None:
     paying.script("charge", {"hang_up": True}, {"hang_up": True})
-    async with support.client(paying) as http:
-        async with core.serving(database, support.agent(support.charging(http))) as served:
-            listening = core.heard(served)
-            run = await support.ran(served, "b1")
-            ends = listening.all(signals.EffectSettled)
+    async with (
+        support.client(paying) as http,
+        core.serving(database, support.agent(support.charging(http))) as served,
+    ):
+        listening = core.heard(served)
+        run = await support.ran(served, "b1")
+        ends = listening.all(signals.EffectSettled)
     assert run.state is State.SUCCEEDED
     assert [end.state for end in ends] == ["unknown", "done"]
     assert len(paying.lines()) == 1
@@ -38,9 +40,11 @@ async def test_a_request_that_was_lost_on_its_way_is_made_again_and_executes(
     database: str, paying: Paying
 ) -> None:
     paying.script("charge", {"lose": True})
-    async with support.client(paying) as http:
-        async with core.serving(database, support.agent(support.charging(http))) as served:
-            run = await support.ran(served, "b1")
+    async with (
+        support.client(paying) as http,
+        core.serving(database, support.agent(support.charging(http))) as served,
+    ):
+        run = await support.ran(served, "b1")
     assert run.state is State.SUCCEEDED
     assert len(paying.lines()) == 1
 
@@ -51,14 +55,16 @@ async def test_S02_a_run_that_is_stopped_in_a_call_says_that_the_outcome_is_unkn
 ) -> None:
     """It ends at once, its effect stays unknown, and nobody reads `stopped` as undone."""
     paying.script("charge", {"hang": True})
-    async with support.client(paying) as http:
-        async with core.serving(database, support.agent(support.charging(http))) as served:
-            run_id = (await served.submit("agent", "b1")).run.run_id
-            await support.requests(paying, 1, what="effect")
-            await served.stop(run_id)
-            story = await core.story(served, run_id)
-            open_ = await served.effects.newest(unsettled=True)
-            await asyncio.to_thread(paying.release)
+    async with (
+        support.client(paying) as http,
+        core.serving(database, support.agent(support.charging(http))) as served,
+    ):
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        await support.requests(paying, 1, what="effect")
+        await served.stop(run_id)
+        story = await core.story(served, run_id)
+        open_ = await served.effects.newest(unsettled=True)
+        await asyncio.to_thread(paying.release)
     assert core.end(story)["state"] == "stopped"
     assert core.end(story)["effects"] == {"counts": {"unknown": 1}, "executed": [], "unknown": ["charge"]}
     assert [effect.known for effect in open_] == ["unknown"]
@@ -166,16 +172,18 @@ async def test_where_nobody_can_tell_the_run_waits_for_a_person_who_says_it_was_
     database: str, forgetful: Paying
 ) -> None:
     forgetful.script("charge", {"hang_up": True})
-    async with support.client(forgetful) as http:
-        async with core.serving(database, support.agent(support.charging(http, key_ttl=None))) as served:
-            listening = core.heard(served)
-            run_id = (await served.submit("agent", "b1")).run.run_id
-            waits = await listening.of(signals.EffectWaits, run_id=run_id)
-            await served.effects.settle(waits.effect_id, executed=True, result={"by": "hand"}, by="ann")
-            story = await core.story(served, run_id)
-            found = await support.newest(served, "b1")
-            with pytest.raises(errors.AlreadySettled):
-                await served.effects.settle(waits.effect_id, executed=False, by="bob")
+    async with (
+        support.client(forgetful) as http,
+        core.serving(database, support.agent(support.charging(http, key_ttl=None))) as served,
+    ):
+        listening = core.heard(served)
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        waits = await listening.of(signals.EffectWaits, run_id=run_id)
+        await served.effects.settle(waits.effect_id, executed=True, result={"by": "hand"}, by="ann")
+        story = await core.story(served, run_id)
+        found = await support.newest(served, "b1")
+        with pytest.raises(errors.AlreadySettled):
+            await served.effects.settle(waits.effect_id, executed=False, by="bob")
     assert core.data(story) == [{"by": "hand"}]
     assert core.notes(story) == ["effect_cut", "effect_unknown"]
     assert (found.state, found.settled_by) == ("reconciled", "ann")
@@ -186,13 +194,15 @@ async def test_a_person_who_says_that_it_was_not_executed_lets_the_run_call(
     database: str, forgetful: Paying
 ) -> None:
     forgetful.script("charge", {"lose": True})
-    async with support.client(forgetful) as http:
-        async with core.serving(database, support.agent(support.charging(http, key_ttl=None))) as served:
-            listening = core.heard(served)
-            run_id = (await served.submit("agent", "b1")).run.run_id
-            waits = await listening.of(signals.EffectWaits, run_id=run_id)
-            await served.effects.settle(waits.effect_id, executed=False, by="ann")
-            story = await core.story(served, run_id)
+    async with (
+        support.client(forgetful) as http,
+        core.serving(database, support.agent(support.charging(http, key_ttl=None))) as served,
+    ):
+        listening = core.heard(served)
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        waits = await listening.of(signals.EffectWaits, run_id=run_id)
+        await served.effects.settle(waits.effect_id, executed=False, by="ann")
+        story = await core.story(served, run_id)
     assert core.end(story)["state"] == "succeeded"
     assert len(forgetful.lines()) == 1
 
