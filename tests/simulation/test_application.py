@@ -142,6 +142,22 @@ def test_a_graph_with_its_checkpoints_under_the_fence_keeps_every_promise() -> N
     assert report.ended["succeeded"] > 0
 
 
+def test_a_graph_s_seed_is_the_same_history_but_for_the_ids_that_langgraph_makes() -> None:
+    told = []
+    for _ in range(2):
+        seen: list[str] = []
+        simulate_agent(
+            _shopping,
+            inputs=[{"item": "a"}],
+            answer={"command": {"resume": True}},
+            seeds=[1],
+            check=lambda runs, seen=seen: seen.extend(repr(run) for run in runs),  # type: ignore[misc]
+        )
+        told.append([re.sub(r'"id":"[0-9a-f]{32}"', "", line) for line in seen])
+    assert told[0] == told[1]
+    assert len(told[0]) > 3
+
+
 def test_an_agent_that_is_bound_to_a_store_has_to_be_made_for_each_process() -> None:
     with pytest.raises(errors.Misconfigured, match="each simulated process has its own"):
         simulate_agent(_shopping())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -48,7 +49,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, metavar="S", help="simulate for S seconds of real time")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed (default: 0)")
     parser.add_argument("--fresh", action="store_true", help="begin at a seed that the clock decides")
-    parser.add_argument("--processes", type=_positive, default=2, metavar="N", help="worker processes")
+    parser.add_argument(
+        "--processes",
+        type=_positive,
+        default=os.cpu_count() or 2,
+        metavar="N",
+        help="(default: one per core)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--seed", type=int, metavar="N", help="simulate one seed and show what it broke")
     parser.add_argument("--timeline", action="store_true", help="with --seed: print everything that happened")

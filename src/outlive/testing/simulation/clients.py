@@ -81,8 +81,17 @@ class Clients:
         if op.leaves_after is not None and op.away is not None and after >= 0:
             await asyncio.sleep(op.away)
             after = await self._stream(op, run_id, after, viewer=None, leaves=None)
+        if after < 0:
+            await self._read(op, run_id)
         if after < 0 and run_id in self.waiting:
             await self._answer_person(op, submitted.run.thread)
+
+    async def _read(self, op: Op, run_id: str) -> None:
+        """Look at the record through another process, right after the end was seen."""
+        asked_at, process = self.fleet.loop.time(), self._process(op.via, 1)
+        with contextlib.suppress(_NoAnswerError):
+            run = await self._call(process, process.store.read(reads.run(run_id, "")))
+            self._answer(op, asked_at, "read", run_id, "", run.state.value)
 
     async def _answer_person(self, op: Op, thread: str) -> None:
         """The agent waits for a person: the answer is a run of its own on the same thread."""

@@ -79,7 +79,9 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client was told: by a submit (``run`` and how), by a stop (outcome), or when it pried."""
+    """What a client was told: by a submit (``run`` and how), by a stop (outcome), by a
+    look at the record, or when it pried.
+    """
 
     at: float
     asked_at: float

@@ -37,7 +37,7 @@ def answers_were_true(history: History) -> Iterator[reading.Found]:
     for commit, change in reading.changes(history):
         timeline[change.run_id].append((commit.at, change.after[0]))
     for answer in history.answers:
-        if answer.what not in ("submitted", "stop"):
+        if answer.what not in ("submitted", "stop", "read"):
             continue
         held = _held_between(timeline[answer.run_id], answer.asked_at, answer.at)
         if answer.state not in held:
