@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from outlive import commands, errors, keys
+from outlive import errors, keys, names
 from outlive.cli import options
 from outlive.cli.runs import with_store
 from outlive.principal import EVERYTHING, Scope
@@ -36,7 +36,7 @@ def create(
 ) -> None:
     """Make a key and print it: this once, for only its hash is kept."""
     for field, text in (("tenant", tenant), ("name", name)):
-        commands.check_name(field, text)
+        names.check_name(field, text)
         if not text:
             raise errors.InvalidInput(f"{field} is empty.", field=field)
     minted = keys.mint()
@@ -87,7 +87,7 @@ def revoke(
 ) -> None:
     """End a key for good: it is refused, and its open streams end, within seconds."""
     key_id = key.removeprefix(f"{keys.MARK}_").partition("_")[0]
-    commands.check_name("KEY", key_id)
+    names.check_name("KEY", key_id)
 
     async def end(store: Store) -> keys.Key:
         return await store.write(keys.revoke(key_id))

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from outlive import commands, errors, keys, shutdown, signals
+from outlive import errors, keys, names, shutdown, signals
 from outlive.principal import NOBODY, Principal, Scope
 from outlive.runtime import Outlive
 
@@ -70,19 +70,17 @@ def bearer(request: Request) -> str:
     return text
 
 
-def read(found: Any) -> Principal:
+def read(found: object) -> Principal:
     """Return the principal that a dependency found; raises ``NoTenant``.
 
     None would read across tenants, and "" is shared by all who have none.
     """
-    if found is NOBODY:
-        return NOBODY
     if isinstance(found, str) and found:
         found = Principal(tenant=found, id=found)
-    if not isinstance(found, Principal) or not found.tenant:
+    if not isinstance(found, Principal) or (not found.tenant and found is not NOBODY):
         raise errors.NoTenant
-    commands.check_name("tenant", found.tenant)
-    commands.check_name("principal", found.id)
+    names.check_name("tenant", found.tenant)
+    names.check_name("principal", found.id)
     return found
 
 
@@ -133,7 +131,7 @@ class _Known:
         key = None if key_id is None else await self._look_up(key_id)
         if key is None or not keys.same(key, text):
             raise errors.Unauthenticated("This is no key of this service.")
-        if not key.holds:
+        if not key.holds or _over(key.expires_at):  # what was found a moment ago may have expired since
             ended = "was revoked" if key.revoked_at is not None else "has expired"
             raise errors.Unauthenticated(f"The key {key.key_id} {ended}.")
         return key
@@ -224,9 +222,13 @@ def _until_next(who: Principal) -> float:
 
 
 async def _holds(who: Principal) -> bool:
-    if who.expires_at is not None and who.expires_at <= time.time():
+    if _over(who.expires_at):
         return False
     return who.still_valid is None or await _asked(who.still_valid)
+
+
+def _over(at: float | None) -> bool:
+    return at is not None and at <= time.time()
 
 
 async def _asked(still_valid: Callable[[], Awaitable[bool]]) -> bool:
