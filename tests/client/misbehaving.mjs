@@ -80,7 +80,14 @@ function parsed(text) {
 
 const after = ({ headers }) => Number((headers["last-event-id"] ?? ":0").split(":")[1]);
 
-export const HEAD = `HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nOutlive-Run: ${RUN}\r\nOutlive-Admitted: created\r\nConnection: close\r\n`;
+export const HEAD = [
+  "HTTP/1.1 200 OK",
+  "Content-Type: text/event-stream; charset=utf-8",
+  `Outlive-Run: ${RUN}`,
+  "Outlive-Admitted: created",
+  "Connection: close",
+  "",
+].join("\r\n");
 
 /** What a server does that means well: the events after the cursor, and nothing after the last one. */
 export function right(socket, frames, request) {

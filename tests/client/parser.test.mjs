@@ -83,7 +83,8 @@ test("random bytes are never an exception", () => {
 test("an event of 10 MB in thousands of pieces is read in a time that grows with its length only", () => {
   const size = 10 * 1024 * 1024;
   const all = bytes(`data: ${"x".repeat(size)}\n\n`);
-  const cut = (step) => Array.from({ length: Math.ceil(all.length / step) }, (_, n) => all.subarray(n * step, (n + 1) * step));
+  const cut = (step) =>
+    Array.from({ length: Math.ceil(all.length / step) }, (_, n) => all.subarray(n * step, (n + 1) * step));
   const used = (pieces) => {
     const before = process.cpuUsage();
     const { events } = parse(pieces);

@@ -32,7 +32,7 @@ export class Serving {
   static async application(files) {
     const directory = await fs.mkdtemp(path.join(os.tmpdir(), "outlive-client-"));
     for (const [name, text] of Object.entries(files)) await fs.writeFile(path.join(directory, name), text);
-    const serve = (port) => ["-m", "uvicorn", "app:app", "--port", port, "--timeout-graceful-shutdown", "1"];
+    const serve = (port) => ["-m", "uvicorn", "browser_app:app", "--port", port, "--timeout-graceful-shutdown", "1"];
     return new Serving(directory, serve).begin();
   }
 

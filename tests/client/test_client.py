@@ -16,6 +16,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 TOOLS = HERE / "node_modules"
+IN_A_BROWSER = "browser.test.mjs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SUMMARY = re.compile(r"^\S+ (tests|pass|skipped|todo) (\d+)$", re.MULTILINE)
 
@@ -57,13 +58,23 @@ def test_the_types_are_right_and_tell_callers_what_is_wrong(node: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("*.test.mjs")))
-def test_the_client_in(node: str, file: str) -> None:
-    if file == "browser.test.mjs":
-        _tool("playwright-core")
-        if _browser() is None:
-            pytest.skip("no Chromium is installed: make test installs Debian's, as root")
-    done = _run(node, "--test", "--test-force-exit", "--test-reporter=spec", file, within=110)
+def test_the_client_in_node(node: str) -> None:
+    files = {path.name for path in HERE.glob("*.test.mjs")} - {IN_A_BROWSER}
+    _all_pass(node, *sorted(files))
+
+
+@pytest.mark.timeout(120)
+def test_the_client_in_a_browser(node: str) -> None:
+    _tool("playwright-core")
+    if _browser() is None:
+        pytest.skip("no Chromium is installed: make test installs Debian's, as root")
+    _all_pass(node, IN_A_BROWSER)
+
+
+def _all_pass(node: str, *files: str) -> None:
+    """Run files together: most of their time they wait."""
+    options = ("--test", "--test-force-exit", "--test-concurrency=3", "--test-reporter=spec")
+    done = _run(node, *options, *files, within=110)
     assert done.returncode == 0, f"{done.stdout[-20_000:]}\n{done.stderr[-5_000:]}"
     counted = {name: int(number) for name, number in SUMMARY.findall(done.stdout)}
     assert counted["tests"] == counted["pass"] > 0, counted

@@ -21,8 +21,8 @@
  * @typedef {{url: string, headers: HeaderSource, credentials: RequestCredentials, fetch: typeof fetch,
  *   storage: Store | null, silence: number, delay: number, longestDelay: number, retries: number,
  *   longestEvent: number}} Options
- * @typedef {Watching & {key?: string, body?: string, run?: string, seq?: number, over?: (cut: boolean) => void,
- *   refused?: () => void}} Source
+ * @typedef {Watching & {key?: string, body?: string, run?: string, seq?: number,
+ *   ended?: (cutOff: boolean) => void}} Source
  */
 
 /** The silence after which a page that wakes up does not trust its connection: a heartbeat and some. */
@@ -252,7 +252,7 @@ class Wire {
       const connection = this.connection(signal);
       try {
         const response = await this.send(connection, path, asked);
-        return await connection.heard(() => response.json());
+        return await this.#json(response, connection);
       } catch (error) {
         if (!(error instanceof OutliveError) || !error.transient || failures >= CALL_TRIES) throw error;
         await this.pause(this.delay(failures, undefined, error), signal, error);
@@ -263,15 +263,37 @@ class Wire {
   }
 
   /**
-   * How long to wait: between the hint and twice that, doubled for each failure, never all clients at once.
+   * @param {Response} response
+   * @param {Connection} connection
+   */
+  async #json(response, connection) {
+    const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    for (;;) {
+      const { done, value } = await connection.heard(() => reader.read());
+      text += decoder.decode(value, { stream: !done });
+      if (!done) continue;
+      try {
+        return JSON.parse(text);
+      } catch (cause) {
+        const title = "What answered is not JSON.";
+        throw new OutliveError({ code: "no_json", status: response.status, title }, { cause });
+      }
+    }
+  }
+
+  /**
+   * How long to wait: from the hint, or what is usual, up to twice that, and twice as much for each failure. It is
+   * random, so that the clients of a server that went away do not all come back at once.
    * @param {number} failures
    * @param {number | undefined} hint
    * @param {OutliveError} [error]
    */
   delay(failures, hint, error) {
     const { delay, longestDelay } = this.options;
-    const least = Math.max(50, Math.min(hint ?? delay, LONGEST_HINT)); // a hint of 0 must not become a loop
-    const most = Math.max(2 * least, Math.min(longestDelay, least * 2 ** (failures + 1)));
+    const least = Math.max(20, Math.min(hint ?? delay, LONGEST_HINT)); // a hint of 0 must not become a loop
+    const most = Math.max(1.25 * least, Math.min(longestDelay, least * 2 ** (failures + 1)));
     const wanted = least + Math.random() * (most - least);
     return Math.max(wanted, (error?.retryAfter ?? 0) * (1 + Math.random() / 4));
   }
@@ -298,6 +320,8 @@ export class Stream {
   /** The last event that was taken; null while the first one may be any. @type {number | null} */
   #seq;
   #epoch = 0;
+  #opened = false;
+  #over = false;
   /** @type {number | null | undefined} */
   #damagedAt;
   /** @type {number | undefined} */
@@ -353,7 +377,7 @@ export class Stream {
    */
   async each(handlers) {
     for await (const event of this) {
-      await handlers[event.type]?.(event);
+      if (Object.hasOwn(handlers, event.type)) await handlers[event.type]?.(event); // not every object's toString
       if (event.type === "end") return event;
     }
     return null;
@@ -389,39 +413,20 @@ export class Stream {
   async *#follow() {
     const { signal } = this.#leaving;
     let failures = 0;
-    let opened = false;
     try {
       await this.#wire.pause(0, signal);
-      for (;;) {
-        /** @type {OutliveError} */
+      while (!this.#over) {
         let error = new OutliveError({ code: "interrupted", title: "The stream ended too soon." }, { transient: true });
-        this.#tell({ state: "connecting" });
         const connection = this.#wire.connection(signal);
         try {
-          const response = await this.#connect(connection);
-          this.#tell({ state: "open" });
-          if (!opened) yield null;
-          opened = true;
-          if (response.status === 204) return void this.#source.over?.(false);
-          for await (const event of this.#read(response, connection)) {
-            connection.progress = true;
-            if (event.type === "end") this.#source.over?.(CUT_OFF.includes(event.data.reason));
-            yield event;
-            if (event.type === "end") return undefined;
-            signal.throwIfAborted();
-          }
+          yield* this.#transmission(connection);
         } catch (caught) {
-          if (!(caught instanceof OutliveError)) throw caught;
-          const gap = this.#skipped(caught);
-          if (gap) {
-            yield gap;
-            continue;
-          }
-          if (!caught.transient) throw caught;
+          if (!(caught instanceof OutliveError && caught.transient)) throw caught;
           error = caught;
         } finally {
           connection.close();
         }
+        if (this.#over) break;
         if (connection.progress) failures = 0;
         else if (!offline()) failures += 1;
         if (failures > this.#wire.options.retries) throw error;
@@ -435,6 +440,41 @@ export class Stream {
       this.#leaving.abort(LEFT);
       this.#tell({ state: "closed" });
     }
+  }
+
+  /**
+   * What one connection brings.
+   * @param {Connection} connection
+   * @returns {AsyncGenerator<RunEvent | null, void>}
+   */
+  async *#transmission(connection) {
+    this.#tell({ state: "connecting" });
+    let response;
+    try {
+      response = await this.#connect(connection);
+    } catch (error) {
+      const gap = this.#skipped(error);
+      if (!gap) throw error;
+      yield gap;
+      return yield* this.#transmission(connection);
+    }
+    this.#tell({ state: "open" });
+    if (!this.#opened) yield null;
+    this.#opened = true;
+    if (response.status === 204) return this.#end(false);
+    for await (const event of this.#read(response, connection)) {
+      connection.progress = true;
+      if (event.type === "end") this.#end(CUT_OFF.includes(event.data.reason));
+      yield event;
+      if (this.#over) return;
+      this.#leaving.signal.throwIfAborted();
+    }
+  }
+
+  /** @param {boolean} cutOff */
+  #end(cutOff) {
+    this.#over = true;
+    this.#source.ended?.(cutOff);
   }
 
   /** @param {Connection} connection */
@@ -518,17 +558,20 @@ export class Stream {
   #damaged(title) {
     const transient = this.#damagedAt !== this.#seq;
     this.#damagedAt = this.#seq;
-    return new OutliveError({ code: "damaged", title: `The stream is damaged. ${title}`, run_id: this.id }, { transient });
+    const problem = { code: "damaged", title: `The stream is damaged. ${title}`, run_id: this.id };
+    return new OutliveError(problem, { transient });
   }
 
   /**
-   * The gap that a cursor behind the retention leaves, if the caller goes on after it.
-   * @param {OutliveError} error
+   * The gap that a cursor behind the retention leaves, if the caller wants to go on after it.
+   * @param {unknown} error
    * @returns {RunEvent | null}
    */
-  #skipped({ status, problem }) {
+  #skipped(error) {
+    if (!(error instanceof OutliveError) || error.status !== 410 || this.#source.gaps !== "skip") return null;
+    const { problem } = error;
     const seq = problem.oldest - 1;
-    if (this.#source.gaps !== "skip" || status !== 410 || !(seq > (this.#seq ?? 0))) return null;
+    if (!(seq > (this.#seq ?? 0))) return null;
     this.#seq = seq;
     return { type: "gap", id: this.cursor, seq, epoch: this.#epoch, mode: null, data: problem };
   }
@@ -572,11 +615,13 @@ export class Outlive {
   async start(request, { intent, key, ...watching } = {}) {
     const body = JSON.stringify(request);
     const kept = this.#keep(intent, body, key);
-    const stream = new Stream(this.#wire, { ...watching, body, key: kept, over: (cut) => cut || this.#drop(intent) });
+    const forget = () => this.#forget(intent, kept);
+    const ended = (/** @type {boolean} */ cutOff) => cutOff || forget();
+    const stream = new Stream(this.#wire, { ...watching, body, key: kept, ended });
     try {
       return await stream.opened();
     } catch (error) {
-      if (error instanceof OutliveError && !error.transient) this.#drop(intent);
+      if (refused(error)) forget();
       throw error;
     }
   }
@@ -590,9 +635,15 @@ export class Outlive {
   async resume(intent, { after = "", ...watching } = {}) {
     const kept = this.#kept(intent);
     if (kept === null) return null;
-    const { run_id: run, admitted } = await this.submit(JSON.parse(kept.body), { key: kept.key, signal: watching.signal });
+    const forget = () => this.#forget(intent, kept.key);
+    const again = this.submit(JSON.parse(kept.body), { key: kept.key, signal: watching.signal });
+    const { run_id: run, admitted } = await again.catch((error) => {
+      if (refused(error)) forget();
+      throw error;
+    });
     const seq = after.startsWith(`${run}:`) ? position(after, run) : 0;
-    const stream = new Stream(this.#wire, { ...watching, run, seq, over: (cut) => cut || this.#drop(intent) });
+    const ended = (/** @type {boolean} */ cutOff) => cutOff || forget();
+    const stream = new Stream(this.#wire, { ...watching, run, seq, ended });
     stream.admitted = admitted;
     return stream.opened();
   }
@@ -666,9 +717,9 @@ export class Outlive {
     const text = JSON.stringify({ key, body });
     this.#intents.set(intent, text);
     try {
-      this.#wire.options.storage?.setItem(`outlive:${intent}`, text);
+      this.#wire.options.storage?.setItem(this.#place(intent), text);
     } catch {
-      // The storage is full or forbidden: the key holds as long as the page, which its documentation says.
+      // The storage is full: the key holds as long as this object, as the documentation says.
     }
     return key;
   }
@@ -678,15 +729,29 @@ export class Outlive {
    * @returns {{key: string, body: string} | null}
    */
   #kept(intent) {
-    const text = this.#intents.get(intent) ?? this.#wire.options.storage?.getItem(`outlive:${intent}`);
-    return text ? JSON.parse(text) : null;
+    try {
+      const text = this.#intents.get(intent) ?? this.#wire.options.storage?.getItem(this.#place(intent));
+      const { key, body } = JSON.parse(text ?? "{}");
+      return typeof key === "string" && typeof body === "string" ? { key, body } : null;
+    } catch {
+      return null; // somebody else wrote there
+    }
   }
 
-  /** @param {string | undefined} intent */
-  #drop(intent) {
-    if (intent === undefined) return;
+  /**
+   * Unless something else was begun under the intent since then.
+   * @param {string | undefined} intent
+   * @param {string} key
+   */
+  #forget(intent, key) {
+    if (intent === undefined || this.#kept(intent)?.key !== key) return;
     this.#intents.delete(intent);
-    this.#wire.options.storage?.removeItem(`outlive:${intent}`);
+    this.#wire.options.storage?.removeItem(this.#place(intent));
+  }
+
+  /** @param {string} intent */
+  #place(intent) {
+    return `outlive:${this.#wire.options.url}:${intent}`;
   }
 }
 
@@ -697,15 +762,22 @@ export class Outlive {
 async function refusal(response) {
   const { status, headers } = response;
   const transient = status >= 500 || [408, 425, 429].includes(status);
-  let said = {};
+  let said = null;
   try {
-    const read = await response.json();
-    if (typeof read === "object" && read !== null) said = read;
+    if (/json/i.test(headers.get("Content-Type") ?? "")) said = await response.json();
   } catch {
-    // A proxy's own page, or half an answer: the status says enough.
+    // Half an answer: the status says enough.
   }
-  const problem = { code: `http_${status}`, title: `The server answered ${status}.`, ...said, status };
+  const problem = { code: `http_${status}`, title: `The server answered ${status}.`, ...Object(said), status };
   return new OutliveError(problem, { transient, retryAfter: retryAfter(headers) });
+}
+
+/**
+ * Whether the server will never make a run of it. Who is not logged in may come back.
+ * @param {unknown} error
+ */
+function refused(error) {
+  return error instanceof OutliveError && !error.transient && ![401, 403].includes(error.status);
 }
 
 /** @param {Headers} headers  of which a date is measured against the server's own clock, if it is shown */

@@ -29,5 +29,5 @@ def application(outlive: Outlive, **options: Any) -> FastAPI:
 
 
 async def _client() -> Response:
-    """A browser asks each time whether its copy is current: one of another version might not be understood."""
+    """A browser asks each time whether its copy is current: it must be of the server's own version."""
     return FileResponse(CLIENT, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
