@@ -16,8 +16,8 @@ from outlive.lease import Held, Keeper
 from outlive.model import Claim, Event, EventKind, NewEvent, Stored
 from outlive.store import Store, moves, wakeup
 
-GROUP_SECONDS = 0.02
-GROUP_EVENTS = 32
+GROUP_SECONDS = 0.01
+GROUP_EVENTS = 128
 MOST_PER_COMMIT = 256
 MOST_WAITING = 512
 MOST_WAITING_BYTES = 8 * 1024 * 1024

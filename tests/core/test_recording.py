@@ -86,7 +86,7 @@ async def test_chunks_larger_than_any_group_are_stored_and_bound_what_waits(data
     assert max(waiting) < recorder.MOST_WAITING_BYTES + 2 * len(large)
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 255, 256, 257, 600])
+@pytest.mark.parametrize("size", [1, 2, 127, 128, 129, 255, 256, 257, 600])
 async def test_a_burst_of_any_size_is_stored_whole_and_in_order(size: int, sqlite_url: str) -> None:
     @support.job()
     async def agent(context: outlive.Context) -> AsyncGenerator[Any, None]:
