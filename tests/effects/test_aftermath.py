@@ -300,6 +300,7 @@ async def test_an_answer_that_comes_after_the_run_was_lost_is_kept_as_evidence_a
     database: str, paying: Paying, http: httpx.AsyncClient
 ) -> None:
     """The executor has the provider's answer and no longer the run: it may not say so, only leave it."""
+
     async def book(context: outlive.Context) -> Any:
         return await effects.once(
             "charge", key=context.input, call=lambda: late(context.input), lookup=never, lands_within=0
