@@ -28,7 +28,7 @@ _REASONS = {
     states.Reason.REQUESTED: "somebody asked",
     states.Reason.DISCONNECT: "nobody watched for the grace that its policy gives",
     states.Reason.DISPLACED: "a newer message took its place",
-    states.Reason.TIMEOUT: "the attempt took longer than `run_timeout`",
+    states.Reason.TIMEOUT: "the attempt took longer than `run_timeout`, or its agent said nothing for `silence_timeout`",
     states.Reason.LOST: "its executor was lost",
 }
 

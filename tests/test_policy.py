@@ -24,6 +24,7 @@ POLICIES = st.builds(
     durability=st.sampled_from(Durability),
     stop_deadline=st.floats(0.01, 1e8),
     run_timeout=st.none() | st.floats(0.01, 1e8),
+    silence_timeout=st.none() | st.floats(0.01, 1e8),
     compensate=st.sampled_from(Compensate),
     on_unknown=st.sampled_from(OnUnknown),
 )
@@ -48,6 +49,7 @@ def test_the_presets_say_what_they_are_for() -> None:
         "durability": "sync",
         "stop_deadline": 10.0,
         "run_timeout": None,
+        "silence_timeout": None,
         "compensate": "never",
         "on_unknown": "wait",
     }
@@ -90,6 +92,7 @@ BAD: list[tuple[str, Any]] = [
     ("max_losses", -1),
     ("stop_deadline", 0),
     ("run_timeout", 0),
+    ("silence_timeout", 0),
     ("run_timeout", "1"),
     ("no_such_field", 1),
 ]

@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
-from outlive import agents, encoding, errors, failpoints, seams, signals
+from outlive import agents, encoding, errors, failpoints, patience, seams, signals
 from outlive.effects import attempt as effects
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
@@ -51,11 +51,13 @@ class Attempt:
     around: Surroundings
     recorder: Recorder = field(init=False)
     context: agents.Context = field(init=False)
+    patience: patience.Patience = field(init=False)
     ledger: effects.Ledger = field(init=False)
     cut: bool = False
     leaked: asyncio.Task[agents.Outcome | None] | None = None
 
     def __post_init__(self) -> None:
+        self.patience = patience.Patience(self.run.policy)
         self.context = agents.Context(run=self.run, claim=self.held.claim)
         self.recorder = Recorder(
             self.around.store,
@@ -110,7 +112,9 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
                 if isinstance(item, agents.Outcome):
                     outcome = item
                 else:
+                    attempt.patience.taking()
                     await attempt.recorder.put(item)
+                    attempt.patience.taken()
     except (SystemExit, KeyboardInterrupt) as exit_:
         raise AgentExitedError(type(exit_).__name__) from exit_
     return None if attempt.cut else outcome
@@ -120,18 +124,19 @@ async def _until_over(
     attempt: Attempt, work: asyncio.Task[agents.Outcome | None], writing: asyncio.Task[None]
 ) -> None:
     """Wait until the agent ends, its log can no longer be written, or it must end."""
-    halting = asyncio.get_running_loop().create_task(attempt.held.halted.wait())
+    loop = asyncio.get_running_loop()
+    helpers: list[asyncio.Task[Any]] = [loop.create_task(attempt.held.halted.wait())]
+    if attempt.patience.bounded:
+        helpers.append(loop.create_task(attempt.patience.over()))
     try:
-        await asyncio.wait(
-            {work, writing, halting},
-            timeout=attempt.run.policy.run_timeout,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        await asyncio.wait({work, writing, *helpers}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        halting.cancel()
+        for helper in helpers:
+            helper.cancel()
     if writing.done():
         attempt.held.end(Halt.LOST)
     elif not work.done() and attempt.held.halt is None:
+        attempt.recorder.note(*helpers[-1].result())
         attempt.held.end(Halt.STOP, Reason.TIMEOUT)
 
 

@@ -74,7 +74,8 @@ class RunPolicy:
     ``grace`` counts from submit and from each moment the last viewer leaves; 0 means at once.
     ``max_losses`` is how many executors a run may lose and still be resumed.
     ``stop_deadline`` bounds how long a stopped agent may take to return; past it the run is settled as
-    stopped and its slot is reported as leaked.  ``run_timeout`` bounds one attempt (None: no bound).
+    stopped and its slot is reported as leaked.  ``run_timeout`` bounds one attempt, and
+    ``silence_timeout`` how long its agent may yield nothing (None: no bound).
     """
 
     on_disconnect: OnDisconnect
@@ -85,6 +86,7 @@ class RunPolicy:
     durability: Durability = Durability.SYNC
     stop_deadline: float = 10.0
     run_timeout: float | None = None
+    silence_timeout: float | None = None
     compensate: Compensate = Compensate.NEVER
     on_unknown: OnUnknown = OnUnknown.WAIT
 
@@ -166,10 +168,11 @@ _CAREFUL: dict[str, Any] = {
     "durability": Durability.SYNC,
     "stop_deadline": 10.0,
     "run_timeout": None,
+    "silence_timeout": None,
     "compensate": Compensate.NEVER,
     "on_unknown": OnUnknown.WAIT,
 }
-_LEAST = {"grace": 0, "max_losses": 0, "stop_deadline": 0.01, "run_timeout": 0.01}
+_LEAST = {"grace": 0, "max_losses": 0, "stop_deadline": 0.01, "run_timeout": 0.01, "silence_timeout": 0.01}
 _ENUMS: dict[str, type[StrEnum]] = {
     "on_disconnect": OnDisconnect,
     "on_busy": OnBusy,
@@ -183,7 +186,7 @@ _ENUMS: dict[str, type[StrEnum]] = {
 def _typed(name: str, value: Any) -> Any:
     if name in _ENUMS:
         return _member(name, _ENUMS[name], value)
-    if name == "run_timeout" and value is None:
+    if name in ("run_timeout", "silence_timeout") and value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise errors.InvalidPolicy(f"{name} must be a number, not {value!r}", field=name)
