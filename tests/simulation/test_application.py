@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, TypedDict
+from unittest import mock
 
 import pytest
 from langgraph.graph import END, START, StateGraph
@@ -16,10 +17,12 @@ from langgraph.types import interrupt
 
 import outlive
 from outlive import agents, errors
+from outlive.agents import fenced_saver
 from outlive.agents.generator import agent
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.model import Run
 from outlive.testing import PromiseBroken, simulate_agent
+from outlive.testing.simulation import application
 
 PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "simulation.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -130,7 +133,6 @@ def _shopping() -> LangGraphAgent:
 
 
 def test_a_graph_with_its_checkpoints_under_the_fence_keeps_every_promise() -> None:
-    # Seed 0 once left the failure of a checkpoint write, whose node had been cancelled, for nobody to see.
     report = simulate_agent(
         _shopping,
         inputs=[{"item": "a"}, {"item": "b"}],
@@ -140,6 +142,20 @@ def test_a_graph_with_its_checkpoints_under_the_fence_keeps_every_promise() -> N
     assert report.losses > 0
     assert report.ended["waiting"] > 0
     assert report.ended["succeeded"] > 0
+
+
+def test_a_failed_checkpoint_write_that_nobody_hears_of_is_noticed() -> None:
+    def nothing(*_: object) -> None:
+        """Nobody looks."""
+
+    with (
+        mock.patch.object(fenced_saver.FencedSaver, "_unheard", nothing),
+        mock.patch.object(application, "SHRINKING", 1),
+        pytest.raises(PromiseBroken, match="nobody looked at the failure of FencedSaver"),
+    ):
+        simulate_agent(
+            _shopping, inputs=[{"item": "a"}, {"item": "b"}], answer={"command": {"resume": True}}, seeds=40
+        )
 
 
 def test_a_graph_s_seed_is_the_same_history_but_for_the_ids_that_langgraph_makes() -> None:
