@@ -279,10 +279,11 @@ class Outlive:
 
         ``viewer`` continues the presence that a submit began.  Close it (``aclosing``) to leave.
         """
-        present = presence.Viewer(name=viewer or self._local.new_id(), run_id=run_id, seen=after)
+        present = presence.Viewer(name=viewer or self._local.new_id(), run_id=run_id, seen=0)
         left: presence.Left | None = presence.Left.DISCONNECT
         try:
             subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+            present.seen = after
             await self.presence.join(present)
             async with aclosing(subscription.follow(self.store, run_id, after=after)) as events:
                 async for event in events:

@@ -161,10 +161,10 @@ def held_before(statement: str) -> Iterator[Gate]:
     gate = Gate()
     on_postgres, on_sqlite = postgres.execute, sqlite.execute
 
-    async def execute_later(connection: Any, blocks: Any, step: Any) -> Any:
+    async def execute_later(connection: Any, blocks: Any, step: Any, *seconds: Any) -> Any:
         if step.name == statement:
             await gate.hold()
-        return await on_postgres(connection, blocks, step)
+        return await on_postgres(connection, blocks, step, *seconds)
 
     def execute_in_thread(connection: Any, blocks: Any, step: Any) -> Any:
         if step.name == statement:

@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import psycopg
@@ -27,7 +27,7 @@ from psycopg.rows import dict_row
 
 from outlive import errors
 from outlive.agents import fenced_saver
-from outlive.model import Claim
+from outlive.model import Claim, Row
 from outlive.store import sql, steps
 from outlive.store.script import Script
 
@@ -48,8 +48,10 @@ class RawStore(Protocol):
         """Run ``work`` and then ``script`` in one transaction."""
         ...
 
-    async def write_alone(self, work: Work[T], *, name: str, budget: float = ...) -> T:
-        """Run ``work``, which is one writing statement, on a connection in autocommit mode."""
+    async def write_alone(
+        self, text: str, params: Mapping[str, Any], *, name: str, budget: float = ...
+    ) -> list[Row]:
+        """Run one writing statement, whose parameters are written ``%(name)s``."""
         ...
 
     async def read_with(self, work: Work[T], *, name: str, budget: float = ...) -> T:
@@ -73,11 +75,30 @@ class PostgresCheckpoints:
 
     async def _send(self, kept: Sequence[_Kept], claim: Claim) -> None:
         if len(kept) <= MOST_TOGETHER and len({_row_of(*one) for one in kept}) == len(kept):
-            work = functools.partial(_together, kept, claim)
-            await self._store.write_alone(work, name=WRITE, budget=fenced_saver.WRITE_BUDGET)
+            await self._send_together(kept, claim)
         else:
             in_order = functools.partial(_in_order, kept)
             await self._store.write_with(in_order, fenced_saver.hold(claim), budget=fenced_saver.WRITE_BUDGET)
+
+    async def _send_together(self, kept: Sequence[_Kept], claim: Claim) -> None:
+        """Execute the statements and prove the claim in one statement, which fails whole if it cannot be.
+
+        The proof keeps the run from being taken until the commit, so it does not matter in which order
+        PostgreSQL carries out the parts.
+        """
+        values = itertools.chain.from_iterable(row for _, row in kept)
+        params = {f"p{number}": value for number, value in enumerate(values)}
+        params.update(fenced_saver.proof(claim).params)
+        text = _as_one(*(text for text, _ in kept))
+        try:
+            await self._store.write_alone(
+                text,
+                {**params, **fenced_saver.proof(claim).params},
+                name=WRITE,
+                budget=fenced_saver.WRITE_BUDGET,
+            )
+        except pg_errors.DivisionByZero as refused:  # by the number of rows that prove it
+            raise errors.Fenced(steps.LATE, run_id=claim.run_id) from refused
 
     async def read(self, call: fenced_saver.Call, serde: SerializerProtocol) -> Any:
         """Make the call on a pooled connection."""
@@ -127,21 +148,6 @@ class _Recording(psycopg.Connection[dict[str, Any]]):
 
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], **_: Any) -> None:
         self.kept.extend((query, row) for row in rows)
-
-
-async def _together(kept: Sequence[_Kept], claim: Claim, connection: Connection) -> None:
-    """Execute the statements and prove the claim in one statement, which fails whole if it cannot be proven.
-
-    The proof keeps the run from being taken until the commit, so it does not matter in which order
-    PostgreSQL carries out the parts.
-    """
-    values = itertools.chain.from_iterable(params for _, params in kept)
-    params = {f"p{number}": value for number, value in enumerate(values)}
-    text = _as_one(*(text for text, _ in kept))
-    try:
-        await connection.execute(cast("Any", text), {**params, **fenced_saver.proof(claim).params})
-    except pg_errors.DivisionByZero as refused:  # by the number of rows that prove it
-        raise errors.Fenced(steps.LATE, run_id=claim.run_id) from refused
 
 
 @functools.lru_cache(maxsize=256)

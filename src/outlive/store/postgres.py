@@ -1,8 +1,9 @@
 """Outlive's record in PostgreSQL, for many processes on many hosts.
 
-Transactions run over a pool, each in a task of its own: a cancelled request cannot tear one, nor leave its
-connection in the middle of something.  One direct connection listens for hints and holds the liveness token;
-leases are renewed over a third, from a thread of their own.
+A script of one statement is that statement, sent over a pooled connection; a longer one is a transaction in
+a task of its own.  Neither is torn by a cancelled request, nor leaves its connection in the middle of
+something.  One direct connection listens for hints and holds the liveness token; leases are renewed over a
+third, from a thread of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
@@ -21,26 +30,21 @@ from psycopg.rows import dict_row
 from outlive import errors, failpoints, seams, signals
 from outlive.model import Claim, Renewed, Row
 from outlive.store import migrate, retry, sql
+from outlive.store.connection import CONNECT
+from outlive.store.connection import STATEMENT_BUDGET as STATEMENT_BUDGET
+from outlive.store.connection import Connection as Connection
+from outlive.store.connection import connect as connect
 from outlive.store.notify import Direct
+from outlive.store.pool import Pool
 from outlive.store.script import Script, Statement, statement
 from outlive.store.wakeup import Hub
 
 T = TypeVar("T")
-Connection = psycopg.AsyncConnection[dict[str, Any]]
 Blocks = Mapping[str, sql.Block]
 
 BLOCKS = sql.load(sql.Dialect.POSTGRESQL)  # at import: reading a file would block an event loop
 Work: TypeAlias = Callable[[Connection], Awaitable[T]]
 
-CONNECT: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-STATEMENT_BUDGET = 10.0
-"""Seconds that one try of a transaction may take before its connection is given up."""
 _RETRYABLE = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -54,6 +58,7 @@ _RETRYABLE = (
     pg_errors.TransactionTimeout,
     TimeoutError,
 )
+_MEANT = (*_RETRYABLE, psycopg.DataError, UnicodeEncodeError)
 
 
 class PostgresStore:
@@ -81,7 +86,7 @@ class PostgresStore:
         self._signals = happenings or signals.Signals()
         self._blocks = BLOCKS
         self._pool_size = pool_size
-        self._pool: psycopg_pool.AsyncConnectionPool[Connection] | None = None
+        self._pool: Pool | None = None
         self._direct = Direct(self._direct_dsn, self._blocks, self.hub, self._signals)
         self._running: set[asyncio.Task[Any]] = set()
         self._renewing: psycopg.Connection[dict[str, Any]] | None = None
@@ -107,21 +112,9 @@ class PostgresStore:
 
     async def _fill_pool(self) -> None:
         # Behind a transaction pooler a prepared statement may land on a server that never saw it.
-        prepare = None if self._pooled or not self._direct.listening else 5
-        self._pool = psycopg_pool.AsyncConnectionPool(
-            self._dsn,
-            connection_class=cast("type[Connection]", psycopg.AsyncConnection),
-            configure=_read_committed,
-            kwargs={**CONNECT, "autocommit": True, "row_factory": dict_row, "prepare_threshold": prepare},
-            min_size=min(2, self._pool_size),
-            max_size=self._pool_size,
-            # Short, for the pool's attempts to reconnect back off: with long ones an outage would last for as
-            # long again after its end.  Whoever still waits asks anew, and that begins a fresh attempt.
-            timeout=2.0,
-            reconnect_timeout=1.0,
-            open=False,
-        )
-        await self._pool.open(wait=True, timeout=10.0)
+        prepares = self._direct.listening and not self._pooled
+        self._pool = Pool(self._dsn, size=self._pool_size, prepares=prepares)
+        await self._pool.open()
 
     async def close(self) -> None:
         """Let running transactions end, then release every connection and the token."""
@@ -139,11 +132,13 @@ class PostgresStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run ``script`` in one transaction; see ``store.Transactions``."""
-        return await self._until(script.name, functools.partial(self._run, script), budget)
+        if script.single or script.reads:
+            return await self._alone(script, budget)
+        return await self._together(script.name, functools.partial(run_script, self._blocks, script), budget)
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading ``script``; see ``store.Transactions``."""
-        return await self._until(script.name, functools.partial(self._run, script), budget)
+        return await self._alone(script, budget)
 
     async def write_with(self, work: Work[T], script: Script[Any], *, budget: float = 10.0) -> T:
         """Run ``work`` on the raw connection, then ``script``, whose locks come last, in one transaction."""
@@ -153,63 +148,117 @@ class PostgresStore:
             await run_script(self._blocks, script, connection)
             return value
 
-        return await self._until(script.name, functools.partial(_in_transaction, both), budget)
+        return await self._together(script.name, both, budget)
 
-    async def write_alone(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
-        """Run ``work``, which is one writing statement, on a raw connection in autocommit mode."""
-        return await self._until(name, functools.partial(_alone, work), budget)
+    async def write_alone(
+        self, text: str, params: Mapping[str, Any], *, name: str, budget: float = 10.0
+    ) -> list[Row]:
+        """Run one writing statement, whose parameters are written ``%(name)s``, and return its rows.
+
+        A ``DivisionByZero`` is the caller's own.
+        """
+
+        async def attempt(seconds: float) -> list[Row]:
+            try:
+                failpoints.reach("postgres.commit")
+                connection = await self._lending.take()
+                try:
+                    rows = await connection.fetch(text, params, min(seconds, STATEMENT_BUDGET))
+                finally:
+                    self._lending.give(connection)
+                failpoints.reach("postgres.committed")
+                return rows
+            except pg_errors.DivisionByZero:
+                raise  # the statement's own way of saying that it must not be
+            except _MEANT as failure:
+                raise _meaning(failure) from failure
+
+        return await self._until(name, attempt, budget)
 
     async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
         """Run ``work`` on a raw connection in autocommit mode."""
-        return await self._until(name, work, budget)
 
-    async def _until(self, name: str, work: Work[T], budget: float) -> T:
-        async def attempt() -> T:
-            return await self._apart(self._try(work))
+        async def attempt(seconds: float) -> T:
+            return await self._apart(self._within(seconds, work))
 
-        return await retry.until(
+        return await self._until(name, attempt, budget)
+
+    async def _alone(self, script: Script[T], budget: float) -> T:
+        """Run a script whose statements need no transaction around them."""
+
+        async def attempt(seconds: float) -> T:
+            try:
+                value = await self._step_through(script, seconds)
+                if script.single:
+                    failpoints.reach("postgres.committed")
+                return value
+            except _MEANT as failure:
+                raise _meaning(failure) from failure
+
+        return await self._until(script.name, attempt, budget)
+
+    async def _step_through(self, script: Script[T], seconds: float) -> T:
+        pool, give_up = self._lending, self._local.monotonic() + seconds
+        steps = script.start()
+        try:
+            step = next(steps)
+            while True:
+                connection = await pool.take()
+                try:
+                    left = max(0.0, give_up - self._local.monotonic())
+                    rows = await execute(connection, self._blocks, step, min(left, STATEMENT_BUDGET))
+                finally:
+                    pool.give(connection)
+                step = steps.send(rows)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+
+    async def _together(self, name: str, work: Work[T], budget: float) -> T:
+        """Run ``work`` in one transaction, in a task that the caller's cancellation does not reach."""
+
+        async def attempt(seconds: float) -> T:
+            return await self._apart(self._within(seconds, functools.partial(_in_transaction, work)))
+
+        return await self._until(name, attempt, budget)
+
+    async def _until(self, name: str, attempt: Callable[[float], Awaitable[T]], budget: float) -> T:
+        return await retry.until_within(
             attempt, name=name, budget=budget, local=self._local, happenings=self._signals
         )
 
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in a task that the caller's cancellation does not reach."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _try(self, work: Work[T]) -> T:
+    async def _within(self, seconds: float, work: Work[T]) -> T:
         try:
-            async with asyncio.timeout(STATEMENT_BUDGET), self.connection() as connection:
-                return await work(connection)
-        except _RETRYABLE as failure:
-            raise retry.Transient(type(failure).__name__) from failure
-        except (psycopg.DataError, UnicodeEncodeError) as failure:
-            raise errors.InvalidInput(
-                "A value cannot be stored: NUL, a lone surrogate or too large."
-            ) from failure
-
-    async def _run(self, script: Script[T], connection: Connection) -> T:
-        steps = functools.partial(run_script, self._blocks, script)
-        if not (script.single or script.reads):
-            return await _in_transaction(steps, connection)
-        value = await steps(connection)
-        if script.single:
-            failpoints.reach("postgres.committed")
-        return value
+            async with asyncio.timeout(min(seconds, STATEMENT_BUDGET)), self.connection() as connection:
+                try:
+                    return await work(connection)
+                finally:
+                    connection.give_up()  # of a statement that is still under way
+        except _MEANT as failure:
+            raise _meaning(failure) from failure
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """Lend a pooled connection in autocommit mode.  Do not hold it while waiting for anything else."""
-        if self._pool is None:
-            raise errors.NotReady("The store is not open.")
-        # Not the pool's own context manager: its commit at the end has nothing to do in autocommit mode,
-        # and giving back a connection rolls back whatever was left open.
-        pool, connection = self._pool, await self._pool.getconn()
+        pool, connection = self._lending, await self._lending.take()
         try:
             yield connection
         finally:
-            await pool.putconn(connection)
+            pool.give(connection)
+
+    @property
+    def _lending(self) -> Pool:
+        if self._pool is None:
+            raise errors.NotReady("The store is not open.")
+        return self._pool
 
     # ------------------------------------------------------------ leases and liveness
 
@@ -260,23 +309,22 @@ def _refusal(failure: BaseException) -> BaseException:
     return failure
 
 
-async def _read_committed(connection: Connection) -> None:
-    # What is read after waiting for a lock must be what the lock's last holder wrote, whatever level the
-    # database's owner made the default.
-    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+def _meaning(failure: Exception) -> Exception:
+    if isinstance(failure, _RETRYABLE):
+        return retry.Transient(type(failure).__name__)
+    return errors.InvalidInput("A value cannot be stored: NUL, a lone surrogate or too large.")
 
 
 async def _in_transaction(work: Work[T], connection: Connection) -> T:
-    async with connection.transaction():
+    await connection.command("BEGIN ISOLATION LEVEL READ COMMITTED")
+    try:
         value = await work(connection)
         failpoints.reach("postgres.commit")
-    failpoints.reach("postgres.committed")
-    return value
-
-
-async def _alone(work: Work[T], connection: Connection) -> T:
-    failpoints.reach("postgres.commit")
-    value = await work(connection)
+    except BaseException:
+        if connection.free and not connection.closed:
+            await connection.command("ROLLBACK")
+        raise
+    await connection.command("COMMIT")
     failpoints.reach("postgres.committed")
     return value
 
@@ -294,20 +342,11 @@ async def run_script(blocks: Blocks, script: Script[T], connection: Connection) 
             return value
 
 
-async def execute(connection: Connection, blocks: Blocks, step: Statement) -> list[Row]:
+async def execute(
+    connection: Connection, blocks: Blocks, step: Statement, seconds: float = STATEMENT_BUDGET
+) -> list[Row]:
     """Run one block and return its rows (none for a statement that returns nothing)."""
-    text = blocks[step.name].statements[0]
-    cursor = await connection.execute(cast("Any", text), sql.bind(step.params))
-    if cursor.description is None:
-        return []
-    return cast("list[Row]", await cursor.fetchall())
-
-
-async def connect(dsn: str) -> Connection:
-    """Open a connection of our own in autocommit mode, with time-outs."""
-    return await psycopg.AsyncConnection.connect(
-        dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, **CONNECT
-    )
+    return await connection.fetch(blocks[step.name].statements[0], sql.bind(step.params), seconds)
 
 
 class _Migrating:

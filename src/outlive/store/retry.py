@@ -7,6 +7,7 @@ Decides when to repeat and when to give up.  Repeating is safe because every scr
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -35,11 +36,24 @@ async def until(
     Raises ``StoreUnavailable`` when the budget is spent.  A try that is still under way then is left to end
     by itself: whether it commits is as unknown as after any lost reply.
     """
+    bounded = functools.partial(_bounded, attempt)
+    return await until_within(bounded, name=name, budget=budget, local=local, happenings=happenings)
+
+
+async def until_within(
+    attempt: Callable[[float], Awaitable[T]],
+    *,
+    name: str,
+    budget: float,
+    local: seams.Seams,
+    happenings: signals.Signals,
+) -> T:
+    """Like ``until``, with tries that keep by themselves to the seconds that they are given."""
     give_up = local.monotonic() + budget
     pause = 0.01
     while True:
         try:
-            return await _bounded(attempt, max(SHORTEST_TRY, give_up - local.monotonic()))
+            return await attempt(max(SHORTEST_TRY, give_up - local.monotonic()))
         except Transient as failure:
             cause = failure
         happenings.emit(signals.StoreRetried(script=name, error=str(cause)))
