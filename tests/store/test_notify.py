@@ -247,3 +247,70 @@ async def test_a_store_tells_no_waiter_of_its_own_twice(empty_dsn: str) -> None:
             two.announce("run:y")
             await hint_arrives(two, one, "run:z")  # came later over the same connection
             assert not here._event.is_set()
+
+
+# ---------------------------------------------------------------- alone
+
+
+@contextlib.asynccontextmanager
+async def overheard(dsn: str) -> AsyncIterator[list[str]]:
+    """What is said on the channel, heard by somebody who says nothing."""
+    said: list[str] = []
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await connection.execute(f"LISTEN {notify.CHANNEL}")
+
+        async def listen() -> None:
+            async for note in connection.notifies():
+                said.append(note.payload)  # noqa: PERF401 - it never ends
+
+        listening = asyncio.create_task(listen())
+        yield said
+        listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listening
+
+
+async def test_a_process_that_hears_nobody_says_nothing_until_somebody_says_hello(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "HELLO_SECONDS", 0.0)
+    async with overheard(empty_dsn) as said, support.opened(PostgresStore(empty_dsn)) as one:
+        await until(lambda: said, "the hello")
+        one.announce("run:unheard")
+        async with support.opened(PostgresStore(empty_dsn)) as two:
+            await until(
+                lambda: any(word.endswith(notify.EVERYTHING) for word in said), "what makes up for it"
+            )
+            await hint_arrives(one, two, "run:x")
+            await hint_arrives(two, one, "run:y")
+        assert not any("run:unheard" in word for word in said)
+
+
+async def test_what_a_silent_process_did_not_say_wakes_the_newcomer_who_waits_for_it(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newcomer listens already when the hint is not given: its hello has not been read yet."""
+    monkeypatch.setattr(notify, "HELLO_SECONDS", 0.0)
+    async with support.opened(PostgresStore(empty_dsn)) as one:
+        hear = one._direct._hear
+        unread: list[str] = []
+        monkeypatch.setattr(one._direct, "_hear", unread.append)
+        async with support.opened(PostgresStore(empty_dsn)) as two:
+            with two.hub.watch("run:x") as waiter:
+                one.announce("run:x")
+                await until(lambda: unread, "the hello")
+                monkeypatch.setattr(one._direct, "_hear", hear)
+                for word in unread:
+                    hear(word)
+                async with asyncio.timeout(WITHIN):
+                    await waiter.wait(WITHIN * 2)
+
+
+async def test_a_process_that_cannot_hear_goes_on_speaking(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "HELLO_SECONDS", 0.0)
+    async with overheard(empty_dsn) as said, support.opened(PostgresStore(empty_dsn)) as one:
+        one._direct._set_listening(False)
+        one.announce("run:x")
+        await until(lambda: any("run:x" in word for word in said), "the hint")

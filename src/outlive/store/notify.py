@@ -3,6 +3,11 @@
 Hints are sent off the write path and coalesced: a NOTIFY inside a transaction takes a lock that makes every
 commit of the database queue behind it.  They carry topics only.  Whether they arrive is tested at start and
 at every reconnect; while they do not, readers poll more often, and that is said aloud.
+
+A process that hears nobody else says nothing.  Whoever begins to listen, or does so again, says hello and is
+answered; everybody is heard from every ``PROBE_EVERY`` seconds.  One who was silent and hears somebody makes
+up for all that it did not say with one hint about everything, so that a newcomer misses nothing for longer
+than the two take to hear each other.  One who cannot hear is never silent.
 """
 
 from __future__ import annotations
@@ -10,22 +15,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, cast
 
 import psycopg
-from psycopg.rows import dict_row
 
 from outlive import signals
+from outlive.model import Row
 from outlive.store import sql
+from outlive.store.connection import Connection, connect
 from outlive.store.wakeup import Hub
 
 CHANNEL = "outlive"
 MOST_BYTES = 7_000
 """PostgreSQL refuses a NOTIFY payload of 8000 bytes or more."""
 PROBE = "probe:"
+HELLO = "hello:"
+HERE = "here"
+EVERYTHING = "*"
+HELLO_SECONDS = 2.0
+"""Seconds in which a hello is answered; one that answers later is spoken to from then on."""
 COALESCE_SECONDS = 0.005
 """Seconds between two notifications of one process; what gathers meanwhile travels together."""
 PROBE_SECONDS = 2.0
@@ -34,8 +45,9 @@ RECONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 """A server that is frozen rather than gone keeps its connections open and never answers."""
 PROBE_EVERY = 30.0
+OTHERS_SECONDS = 4 * PROBE_EVERY
+"""Seconds for which somebody who was heard counts as listening."""
 _BROKEN = (psycopg.Error, OSError)  # TimeoutError is an OSError
-Connection = psycopg.AsyncConnection[dict[str, Any]]
 
 
 def token_of(worker: str) -> int:
@@ -65,6 +77,9 @@ class Direct:
         self._tasks: list[asyncio.Task[None]] = []
         self._usual_poll = hub.poll
         self._degraded = False
+        self._word = ""
+        self._heard_until = 0.0
+        self._asking_until = math.inf
         self.listening = False
 
     async def open(self) -> None:
@@ -84,10 +99,30 @@ class Direct:
         await self._disconnect()
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Send ``topics`` to the other processes soon: they may hear even where we cannot."""
-        if self._speaker is not None:
+        """Send ``topics`` to the other processes, if any, soon: they may hear even where we cannot."""
+        if self._speaker is not None and not self._alone:
             self._pending.update(topics)
             self._spoken.set()
+
+    @property
+    def _alone(self) -> bool:
+        return self.listening and asyncio.get_running_loop().time() >= max(
+            self._heard_until, self._asking_until
+        )
+
+    def _hear(self, payload: str) -> None:
+        """Take in what another process said."""
+        sender, *topics = payload.split(" ")
+        if sender in (self._me, self._word):
+            return  # our own waiters were woken when the hint was given
+        alone = self._alone
+        self._heard_until = asyncio.get_running_loop().time() + OTHERS_SECONDS
+        if alone or sender.startswith(HELLO):
+            self.tell((EVERYTHING if alone else HERE,))
+        if EVERYTHING in topics:
+            self._hub.wake_all()
+        else:
+            self._hub.wake(topics)
 
     async def hold(self, worker: str) -> None:
         """Hold ``worker``'s token on the speaking connection, now and after each reconnect."""
@@ -112,11 +147,13 @@ class Direct:
     # ------------------------------------------------------------ connections
 
     async def _connect(self) -> None:
-        self._listener = await _connect(self._dsn)
-        self._speaker = await _connect(self._dsn)
+        self._listener = await connect(self._dsn)
+        self._speaker = await connect(self._dsn)
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._listener.execute(f"LISTEN {CHANNEL}")
-        self._set_listening(await self._probe())
+        self._asking_until = math.inf
+        self._set_listening(await self._probe(HELLO))
+        self._asking_until = asyncio.get_running_loop().time() + HELLO_SECONDS
         if self.listening:
             await self._hold_tokens(self._speaker)
 
@@ -135,16 +172,17 @@ class Direct:
         self._held.clear()
         self.listening = False
 
-    async def _probe(self) -> bool:
+    async def _probe(self, kind: str = PROBE) -> bool:
         """Say whether a NOTIFY reaches our LISTEN; through a transaction pooler it never does."""
         assert self._listener is not None
         assert self._speaker is not None
-        word = PROBE + secrets.token_hex(8)
+        word = self._word = kind + secrets.token_hex(8)
         await self._run(self._speaker, "notify", channel=CHANNEL, payload=word)
         async with aclosing(self._listener.notifies(timeout=PROBE_SECONDS)) as notes:
             async for note in notes:
                 if note.payload == word:
                     return True
+                self._hear(note.payload)
         return False
 
     def _set_listening(self, works: bool, why: str = "NOTIFY does not reach LISTEN") -> None:
@@ -157,11 +195,8 @@ class Direct:
         self._degraded = not works
         self.listening = works
 
-    async def _run(self, connection: Connection, name: str, **params: object) -> list[dict[str, Any]]:
-        text = self._blocks[name].statements[0]
-        async with asyncio.timeout(ANSWER_SECONDS):
-            cursor = await connection.execute(cast("Any", text), params)
-            return await cursor.fetchall()
+    async def _run(self, connection: Connection, name: str, **params: object) -> list[Row]:
+        return await connection.fetch(self._blocks[name].statements[0], params, ANSWER_SECONDS)
 
     # ------------------------------------------------------------ duties
 
@@ -178,15 +213,13 @@ class Direct:
             # A connection whose peer vanished without FIN stays silent; the probe finds that out.
             async with aclosing(self._listener.notifies(timeout=PROBE_EVERY)) as notes:
                 async for note in notes:
-                    sender, *topics = note.payload.split(" ")
-                    if sender != self._me:  # our own waiters were woken when the hint was given
-                        self._hub.wake(topics)
+                    self._hear(note.payload)
             async with self._speaking:
                 if not await self._probe():
                     raise psycopg.OperationalError("the probe did not come back")
                 if self._speaker is not None:
                     await self._hold_tokens(self._speaker)
-            self._hub.wake_all()  # the probe read, and dropped, whatever hint came before its own word
+            self._hub.wake_all()  # the probe may have dropped a hint that came with its own word
 
     async def _reconnect(self) -> None:
         while True:
@@ -226,10 +259,3 @@ def _payloads(sender: str, topics: Iterable[str]) -> list[str]:
         else:
             payloads[-1] = longer
     return [payload for payload in payloads if payload != sender]
-
-
-async def _connect(dsn: str) -> Connection:
-    return await psycopg.AsyncConnection.connect(
-        dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None, connect_timeout=5,
-        keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=10_000,
-    )  # fmt: skip
