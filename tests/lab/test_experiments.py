@@ -15,19 +15,10 @@ from outlive.probe import nginx
 #: Played side by side: most of an experiment is waiting.
 TOGETHER = (
     ("shapes",),
+    ("cut-writes", "late-write", "kill"),
     ("durability", "modes", "two-messages"),
-    (
-        "cut-writes",
-        "late-write",
-        "cut-effect",
-        "undeclared",
-        "pauses",
-        "cleanup",
-        "kill",
-        "proxy",
-        "outlive",
-        "servers",
-    ),
+    ("outlive", "servers"),
+    ("proxy", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)
 

@@ -13,6 +13,7 @@ from outlive import lab
 from outlive.cli.lab import lab_app
 from outlive.lab import experiments
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable, interval
+from outlive.probe import PlanError
 
 runner = CliRunner()
 
@@ -69,6 +70,42 @@ def test_what_did_not_hold_is_an_exit_code_and_what_cannot_be_played_is_not(tmp_
     results = list(lab.run())
     assert [result.ok for result in results] == [True, False, None]
     assert "no such thing here" in lab.render(results)
+
+
+@pytest.mark.usefixtures("three")
+def test_a_lab_that_is_interrupted_keeps_what_was_measured(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Bench) -> Measured:
+        raise KeyboardInterrupt
+
+    last = Experiment(name="last", title="last", asserts="nothing", play=interrupted)
+    monkeypatch.setattr(experiments, "ALL", (*experiments.ALL, last))
+    page = tmp_path / "lab.html"
+    assert runner.invoke(lab_app, ["--html", str(page)]).exit_code != 0
+    assert [f'<h2 id="{name}">' in page.read_text(encoding="utf-8") for name in ("good", "last")] == [
+        True,
+        False,
+    ]
+
+
+@pytest.mark.usefixtures("three")
+def test_a_service_that_does_not_start_is_an_experiment_that_did_not_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: Bench) -> Measured:
+        raise PlanError("it did not start")
+
+    monkeypatch.setattr(experiments, "ALL", (Experiment(name="b", title="b", asserts="b", play=broken),))
+    (result,) = lab.run()
+    assert result.ok is False
+    assert "it did not start" in lab.render([result])
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_is_played(tmp_path: pathlib.Path) -> None:
+    result = runner.invoke(lab_app, ["undeclared", "--html", str(tmp_path / "nowhere" / "lab.html")])
+    assert result.exit_code == 3
+    assert result.stdout == ""
 
 
 @pytest.mark.usefixtures("three")

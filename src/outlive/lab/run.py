@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from outlive.lab import experiments, stage
 from outlive.lab.experiment import Bench, Experiment, Options, Progress, Result, Unavailable, databases
+from outlive.probe.plan import PlanError
 
 
 def names() -> list[str]:
@@ -62,16 +63,18 @@ def _play(chosen: Sequence[Experiment], options: Options, progress: Progress) ->
 
 def _one(experiment: Experiment, bench: Bench) -> Result:
     began = time.monotonic()
-    measured, skipped = None, None
+    measured, skipped, failed = None, None, False
     try:
         measured = experiment.play(bench)
     except Unavailable as missing:
         skipped = str(missing)
+    except PlanError as broken:
+        failed, skipped = True, f"It could not be played: {broken}"
     return Result(
         name=experiment.name,
         title=experiment.title,
         asserts=experiment.asserts,
-        ok=measured.ok if measured else None,
+        ok=measured.ok if measured else False if failed else None,
         rows=measured.rows if measured else (),
         figures=measured.figures if measured else (),
         skipped=skipped,

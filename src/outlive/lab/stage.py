@@ -44,9 +44,10 @@ class Service:
         self._request = request
         self._undisturbed: dict[str, Trace] = {}
 
-    def stage(self, path: str) -> scenario.Stage:
-        """Where scenarios of one path are played."""
-        return scenario.Stage(self.plan(path), self.running, [evidence.build(s) for s in self._sources])
+    def stage(self, path: str, url: str | None = None) -> scenario.Stage:
+        """Where scenarios of one path are played; `url` is of what stands before the service, if anything."""
+        sources = [evidence.build(source) for source in self._sources]
+        return scenario.Stage(self.plan(path), self.running, sources, url=url)
 
     def plan(self, path: str) -> plan.Plan:
         """The plan of one path; the thread is added to it."""
@@ -58,15 +59,21 @@ class Service:
             patience=15.0,
         )
 
-    def play(self, path: str, name: str, *, chunks: int = 2, like: str | None = None) -> Finding:
+    def play(
+        self, path: str, name: str, *, chunks: int = 2, like: str | None = None, url: str | None = None
+    ) -> Finding:
         """One scenario, judged against the undisturbed run of `like` (default: the same path)."""
         base = like or path
         if base not in self._undisturbed:
             (stay,) = plan.scenarios(("stay",))
             self._undisturbed[base] = self.stage(base).play(stay)
         (wanted,) = plan.scenarios((name,), chunks=chunks, linger=LINGER)
-        trace = self.stage(path).play(wanted)
+        trace = self.stage(path, url).play(wanted)
         return findings.judge(self.plan(path), trace, self._undisturbed[base])
+
+    def rest(self, mark: int) -> None:
+        """Wait until nothing happens any more that began after this mark of the tape."""
+        self.running.recorder.settle(mark, quiet=QUIET, patience=20, alive=self.running.alive)
 
     def judge(self, path: str, trace: Trace) -> Finding:
         """A trace that an experiment made by itself, judged against the undisturbed run of its path."""
@@ -84,12 +91,17 @@ def service(
     workers: int = 1,
     worker: bool = False,
     server: plan.Server = plan.Server.UVICORN,
+    slow: float = 0.0,
 ) -> Iterator[Service]:
-    """Start the service on a database, with its tables made beforehand. `worker` adds the separate worker."""
+    """Start the service on a database, with its tables made beforehand.
+
+    `worker` adds the separate worker; `slow` is how many seconds each checkpoint's write takes on top.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     savers.set_up(database)
     effects = str(directory / "effects.log")
     environment = {graphs.EFFECTS_VARIABLE: effects, booking.DATABASE_VARIABLE: database, **_quiet_tracing()}
+    environment[savers.SLOW_VARIABLE] = str(slow)
     if worker:
         environment[booking.WORKER_VARIABLE] = str(directory / "orders.db")
     aim = plan.Target(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outlive.lab.experiment import Experiment
 from outlive.lab.experiments import (
+    behind_nginx,
     cleanup,
     cut_effect,
     cut_writes,
@@ -35,4 +36,5 @@ ALL: tuple[Experiment, ...] = (
     proxy.EXPERIMENT,
     with_outlive.EXPERIMENT,
     servers.EXPERIMENT,
+    behind_nginx.EXPERIMENT,
 )

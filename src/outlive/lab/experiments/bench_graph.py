@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import operator
 import pathlib
 import sqlite3
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import anyio
@@ -81,23 +83,39 @@ class ShieldedSaver(SlowSaver):
         return await asyncio.shield(task)
 
 
-class ThreadedSaver(SqliteSaver):
-    """A synchronous saver used from threads, as drivers are: a cancelled caller does not stop the write."""
+class InThreads:
+    """A synchronous saver used from threads, as drivers are: a cancelled caller does not stop the write.
+
+    `writing` is set when the write of a checkpoint with a charge in it has begun.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.writing = threading.Event()
 
     delay = 0.05
+    put: Callable[..., Any]
+    put_writes: Callable[..., Any]
+    get_tuple: Callable[..., Any]
 
-    async def aput(self, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(self._slowly, *args, **kwargs)
+    async def aput(self, *args: Any) -> Any:
+        return await asyncio.to_thread(self._slowly, *args)
 
-    def _slowly(self, *args: Any, **kwargs: Any) -> Any:
+    def _slowly(self, config: Any, checkpoint: Any, *args: Any) -> Any:
+        if "charge" in checkpoint["channel_values"].get("steps", ()):
+            self.writing.set()
         time.sleep(self.delay)
-        return self.put(*args, **kwargs)
+        return self.put(config, checkpoint, *args)
 
     async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
         await asyncio.to_thread(self.put_writes, *args, **kwargs)
 
     async def aget_tuple(self, config: Any) -> Any:
         return await asyncio.to_thread(self.get_tuple, config)
+
+
+class ThreadedSaver(InThreads, SqliteSaver):
+    """On SQLite."""
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +127,19 @@ async def saver(kind: type[SlowSaver], path: pathlib.Path) -> AsyncIterator[Any]
 
 
 @contextlib.contextmanager
-def threaded(path: pathlib.Path) -> Any:
+def threaded_postgres(dsn: str) -> Iterator[Any]:
+    """An open threaded saver over a pool, with its tables made."""
+    postgres: Any = importlib.import_module("langgraph.checkpoint.postgres").PostgresSaver
+    pools: Any = importlib.import_module("psycopg_pool")
+    options = {"autocommit": True, "row_factory": importlib.import_module("psycopg.rows").dict_row}
+    with pools.ConnectionPool(dsn, min_size=1, max_size=4, kwargs=options) as pool:
+        opened: Any = type("ThreadedPostgres", (InThreads, postgres), {"delay": 0.2})(pool)
+        opened.setup()
+        yield opened
+
+
+@contextlib.contextmanager
+def threaded(path: pathlib.Path) -> Iterator[Any]:
     """An open threaded saver on a file."""
     with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as connection:
         opened = ThreadedSaver(connection)

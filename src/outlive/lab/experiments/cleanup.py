@@ -150,14 +150,18 @@ def _await_in_the_cleanup(ledger: Ledger, care: bool) -> bool:
 
 def _told_before_committed(ledger: Ledger, care: bool) -> bool:
     """The process ends between the two: what the client was told must be what is on record."""
-    told: list[str] = []
-    steps: list[Callable[[], object]] = [
-        lambda: told.append("done"),
-        lambda: ledger.write(END_ONCE, "succeeded"),
-    ]
-    for step in reversed(steps) if care else steps:
-        step()
-        break  # here the process ends
+    body = (
+        "import os, sqlite3, sys\n"
+        "path, care = sys.argv[1], sys.argv[2] == 'True'\n"
+        "def tell(): print('done', flush=True)\n"
+        "def commit():\n"
+        "    with sqlite3.connect(path) as c: c.execute(\"UPDATE runs SET state = 'succeeded'\")\n"
+        "(commit if care else tell)()\n"
+        "os._exit(1)\n"  # here the process ends, before the other one
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", body, str(ledger.path), str(care)], capture_output=True, check=False
+    ).stdout
     return not told or ledger.state() == "succeeded"
 
 
@@ -193,11 +197,23 @@ def _late_worker(ledger: Ledger, care: bool) -> bool:
 
 def _told_twice(ledger: Ledger, care: bool) -> bool:
     """The receiver got a notification and the mark was lost: the second must be known as the same."""
-    del ledger
-    received: set[str] = set()
-    for attempt in (1, 2):
-        received.add("r/end" if care else f"notification {attempt}")
-    return len(received) == 1
+    ledger.write("CREATE TABLE outbox (id TEXT, marked INTEGER)")
+    ledger.write("INSERT INTO outbox VALUES ('r/end', 0)")
+    body = (
+        "import os, sqlite3, sys, uuid\n"
+        "path, care, last = sys.argv[1], sys.argv[2] == 'True', sys.argv[3] == 'True'\n"
+        "with sqlite3.connect(path) as c:\n"
+        "    (id,) = c.execute('SELECT id FROM outbox WHERE marked = 0').fetchone()\n"
+        "print(id if care else uuid.uuid4(), flush=True)\n"  # the careless one names each delivery anew
+        "if not last: os._exit(1)\n"  # delivered, and the mark is lost
+        "with sqlite3.connect(path) as c: c.execute('UPDATE outbox SET marked = 1')\n"
+    )
+    command = [sys.executable, "-c", body, str(ledger.path), str(care)]
+    received = {
+        subprocess.run([*command, str(last)], capture_output=True, check=False).stdout
+        for last in (False, True)
+    }
+    return len(received) == 1 and ledger.write("DELETE FROM outbox WHERE marked = 1") == 1
 
 
 def _killed(ledger: Ledger, care: bool) -> bool:

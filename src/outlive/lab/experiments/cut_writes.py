@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlive.lab import figures
+from outlive.lab import figures, stage
 from outlive.lab.experiment import Bench, Experiment, Measured, interval
 from outlive.lab.experiments import bench_graph
 from outlive.lab.experiments.bench_graph import Chain, ShieldedSaver, SlowSaver
+from outlive.probe import plan
+from outlive.probe.client import Client
+from outlive.probe.evidence import checkpoints
+from outlive.probe.scenario import filled
+from outlive.probe.tape import Happening, of_kind
 
 Cut = Callable[[Any, Callable[[], Any]], Awaitable[None]]
 
@@ -41,19 +47,25 @@ CASES = (
 )
 
 
+#: Durability modes that are also cut by a client of a real server, with a store that takes so many seconds.
+SERVED, SERVED_DELAY = ("sync", "async"), 0.15
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """One trial."""
 
     charge_recorded: bool
     next_empty_but_pending: bool
+    position: str
     charges_after_next_message: int
     charges_in_state: int
 
 
 def _play(bench: Bench) -> Measured:
     trials = bench.trials(full=80, quick=4)
-    bench.plan(trials * len(CASES))
+    served = bench.trials(full=15, quick=1)
+    bench.plan(trials * len(CASES) + served * len(SERVED))
     rows: list[Mapping[str, object]] = []
     lost: list[tuple[str, Mapping[str, int]]] = []
     for case in CASES:
@@ -62,8 +74,9 @@ def _play(bench: Bench) -> Measured:
             after = bench.random.uniform(0.0, SlowSaver.delay * 0.9)
             seen.append(asyncio.run(_trial(case, bench.place(f"{CASES.index(case)}-{trial}.db"), after)))
             bench.step()
-        rows.append(_row(case, seen))
+        rows.append(_row(case.name, seen))
         lost.append((case.name, {"executed": trials, "recorded": sum(s.charge_recorded for s in seen)}))
+    rows += [_row(name, seen) for name, seen in _served(bench, served)]
     some_lost = lost[0][1]["recorded"] < trials
     none_lost = lost[-1][1]["recorded"] == trials
     return Measured(
@@ -92,21 +105,75 @@ async def _trial(case: Case, path: pathlib.Path, after: float) -> Seen:
     return Seen(
         charge_recorded=recorded,
         next_empty_but_pending=not snapshot.next and bool(snapshot.tasks),
+        position=_position(snapshot.next, [task.name for task in snapshot.tasks]),
         charges_after_next_message=chain.executed.count("charge"),
         charges_in_state=Counter(final.values["steps"])["charge"],
     )
 
 
-def _row(case: Case, seen: list[Seen]) -> Mapping[str, object]:
+def _position(nexts: Sequence[str], tasks: Sequence[str]) -> str:
+    return f"{', '.join(nexts) or 'empty'} / {', '.join(tasks) or 'none'}"
+
+
+def _row(name: str, seen: list[Seen]) -> Mapping[str, object]:
     trials = len(seen)
     hidden = [s for s in seen if s.charges_after_next_message > s.charges_in_state]
     return {
-        "case": case.name,
+        "case": name,
         "charge in no checkpoint": interval(sum(not s.charge_recorded for s in seen), trials),
+        "next / tasks then": _counted(s.position for s in seen),
         "next empty, task pending": interval(sum(s.next_empty_but_pending for s in seen), trials),
         "next message charges again": interval(sum(s.charges_after_next_message > 1 for s in seen), trials),
         "and the state shows fewer": interval(len(hidden), trials),
     }
+
+
+def _counted(words: Iterable[str]) -> str:
+    counts = Counter(words)
+    return "; ".join(f"{word}: {counts[word]}" for word in counts)
+
+
+def _served(bench: Bench, trials: int) -> Iterator[tuple[str, list[Seen]]]:
+    """The same with a client of a real server that leaves by the clock, so long after `charge` was done."""
+    database = str(bench.place("served.db"))
+    with stage.service(bench.place("served"), database, slow=SERVED_DELAY) as service:
+        for durability in SERVED:
+            seen = [_visit(bench, service, durability, f"{durability}-{trial}") for trial in range(trials)]
+            yield f"{durability}, a client leaves uvicorn", seen
+
+
+def _visit(bench: Bench, service: stage.Service, durability: str, thread: str) -> Seen:
+    aim, recorder = service.plan(f"inline?durability={durability}"), service.running.recorder
+    read = checkpoints.Sqlite(**aim.evidence[0].settings).read
+    mark = recorder.mark()
+    client = Client(filled(aim, service.running.url, thread, 0, {}), thread)
+    client.send()
+    recorder.wait(_charged, 20, mark)
+    time.sleep(bench.random.uniform(0.0, SERVED_DELAY * 0.6))
+    client.leave(plan.Leaving.FIN)
+    service.rest(mark)
+    left = read(thread).record
+    again = Client(filled(aim, service.running.url, thread, 0, {}), thread)
+    again.send()
+    again.read(seconds=30)
+    again.close()
+    service.rest(mark)
+    final = read(thread).record
+    assert left is not None
+    assert final is not None
+    done = [h["label"] for h in of_kind(recorder.since(mark), "node.end") if h["error"] is None]
+    bench.step()
+    return Seen(
+        charge_recorded="charge" in left.anywhere,
+        next_empty_but_pending=not left.next and bool(left.tasks),
+        position=_position(left.next, left.tasks),
+        charges_after_next_message=done.count("charge"),
+        charges_in_state=final.head.count("charge"),
+    )
+
+
+def _charged(happenings: Sequence[Happening]) -> bool:
+    return any(h["label"] == "charge" for h in of_kind(happenings, "node.end"))
 
 
 EXPERIMENT = Experiment(

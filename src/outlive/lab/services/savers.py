@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -15,6 +17,20 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 BUSY = 20.0
 
 
+#: Seconds that each checkpoint's write takes on top, as with a database far away.
+SLOW_VARIABLE = "OUTLIVE_LAB_SLOW"
+
+
+class SlowSaver(AsyncSqliteSaver):
+    """LangGraph's own saver, with the wait for a database far away before each checkpoint's write."""
+
+    async def aput(self, *args: Any, **kwargs: Any) -> Any:
+        delay = float(os.environ.get(SLOW_VARIABLE, "0"))
+        if delay:
+            await asyncio.sleep(delay)
+        return await super().aput(*args, **kwargs)
+
+
 def is_postgres(database: str) -> bool:
     """Whether it is a PostgreSQL DSN."""
     return database.startswith(("postgres://", "postgresql://"))
@@ -24,7 +40,7 @@ def is_postgres(database: str) -> bool:
 async def asynchronous(database: str) -> AsyncIterator[Any]:
     """A saver for graphs that are awaited; over a pool on PostgreSQL, as one would deploy it."""
     if not is_postgres(database):
-        async with AsyncSqliteSaver.from_conn_string(database) as saver:
+        async with SlowSaver.from_conn_string(database) as saver:
             yield saver
         return
     savers: Any = importlib.import_module("langgraph.checkpoint.postgres.aio")

@@ -1,0 +1,167 @@
+"""What becomes of a declared policy behind nginx, for clients that leave and for clients that stay?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outlive.lab import stage
+from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable
+from outlive.lab.services import slow
+from outlive.probe import nginx, plan, target
+from outlive.probe.client import Call, Client
+from outlive.probe.plan import Leaving
+
+APP = "outlive.lab.services.slow:app"
+CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_cache_lock on; proxy_cache_lock_timeout 30s;"
+IGNORING = "proxy_ignore_client_abort on"
+
+#: Each nginx on the way, from the origin outwards.
+ROUTES: Mapping[str, tuple[str, ...]] = {
+    "direct": (),
+    "defaults": ("",),
+    IGNORING: (f"{IGNORING};",),
+    "proxy_cache": (CACHE,),
+    "proxy_read_timeout 3s": ("proxy_read_timeout 3s;",),
+    "two hops": ("", ""),
+}
+QUICK = ("defaults", IGNORING)
+
+#: Nothing here takes longer. Seconds.
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """How a client fared that came back whenever it was cut off: where its events came from, and when."""
+
+    connections: int
+    seqs: tuple[int, ...]
+    first: float
+
+    @property
+    def whole(self) -> bool:
+        """Each event once: those of the agent, the attempt's and the end."""
+        return self.seqs == tuple(range(1, slow.CHUNKS + 3))
+
+
+def _play(bench: Bench) -> Measured:
+    if nginx.binary() is None:
+        raise Unavailable(nginx.ABSENT)
+    names = QUICK if bench.options.quick else tuple(ROUTES)
+    bench.plan(len(names))
+    rows: list[Mapping[str, object]] = []
+    directory = bench.place("slow")
+    directory.mkdir(parents=True)
+    environment = {stage.OUTLIVE_VARIABLE: f"sqlite:///{directory / 'outlive.db'}"}
+    with target.opened(plan.Target(app=APP, directory=directory, environment=environment)) as origin:
+        for name in names:
+            with _through(origin.url, ROUTES[name]) as url:
+                rows.append({"configuration": name, **_row(origin.url, url, ignoring=name == IGNORING)})
+            bench.step()
+    return Measured(ok=all(row["as declared"] for row in rows), rows=rows)
+
+
+@contextlib.contextmanager
+def _through(origin: str, hops: tuple[str, ...]) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        url = origin
+        for options in hops:
+            url = stack.enter_context(nginx.proxy(url, options))
+        yield url
+
+
+def _row(origin: str, url: str, *, ignoring: bool) -> Mapping[str, object]:
+    left = {policy: _leave(origin, url, policy) for policy in ("cancel", "continue")}
+    run, stay = _stay(origin, url)
+    told = left["cancel"] == "stopped (disconnect)"
+    held = told is not ignoring and left["continue"] == "succeeded" and run == "succeeded" and stay.whole
+    return {
+        "leaves under cancel": left["cancel"],
+        "leaves under continue": left["continue"],
+        "stays under cancel": run,
+        "connections": stay.connections,
+        "events": "each once" if stay.whole else repr(stay.seqs),
+        "first event after": f"{stay.first * 1000:.0f} ms",
+        "as declared": held,
+    }
+
+
+def _leave(origin: str, url: str, policy: str) -> str:
+    client = Client(_creation(url, policy), "leaves")
+    try:
+        client.send()
+        client.read(chunks=2, seconds=PATIENCE)
+        client.leave(Leaving.FIN)
+    finally:
+        client.close()
+    return _end(origin, _run_of(client))
+
+
+def _stay(origin: str, url: str) -> tuple[str, Stay]:
+    """Read a run to its end through a connection after another."""
+    call, connections, seqs, first = _creation(url, "cancel"), 0, list[int](), 0.0
+    until = time.monotonic() + PATIENCE
+    run = ""
+    while time.monotonic() < until:
+        client = Client(call, "stays")
+        try:
+            client.send()
+            client.read(seconds=PATIENCE)
+        finally:
+            client.close()
+        connections += 1
+        texts = [text for _, text in client.view.chunks]
+        if client.view.chunks and not first:
+            first = client.view.chunks[0][0] - client.view.started
+        seqs += [int(_field(text, "id").rpartition(":")[2]) for text in texts if _field(text, "id")]
+        run = run or _run_of(client)
+        if any(_field(text, "event") == "end" for text in texts):
+            break
+        call = Call(
+            url=f"{url}/runs/{run}/events",
+            method="GET",
+            headers={"Accept": "text/event-stream", "Last-Event-ID": f"{run}:{seqs[-1]}"},
+            body=b"",
+        )
+    return _end(origin, run), Stay(connections=connections, seqs=tuple(seqs), first=first)
+
+
+def _creation(url: str, policy: str) -> Call:
+    body = json.dumps({"agent": "slow", "on_disconnect": policy}).encode()
+    return Call(url=f"{url}/runs", method="POST", headers={"Accept": "text/event-stream"}, body=body)
+
+
+def _run_of(client: Client) -> str:
+    return (client.view.last_event_id or "").rpartition(":")[0]
+
+
+def _field(text: str, name: str) -> str:
+    lines = [line.partition(": ") for line in text.splitlines()]
+    return next((value for field, _, value in lines if field == name), "")
+
+
+def _end(origin: str, run: str) -> str:
+    """Ask the origin for the run's record until it has ended."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        with urllib.request.urlopen(f"{origin}/runs/{run}", timeout=PATIENCE) as answer:  # noqa: S310 - ours
+            found: dict[str, Any] = json.load(answer)
+        if found["state"] not in ("queued", "running"):
+            return f"{found['state']} ({found['reason']})" if found["reason"] else str(found["state"])
+        if time.monotonic() > until:
+            return f"still {found['state']}"
+        time.sleep(0.1)
+
+
+EXPERIMENT = Experiment(
+    name="nginx",
+    title="The same policies behind nginx",
+    asserts="What is declared, and each event once; but a proxy that ignores aborts hides that a client left.",
+    play=_play,
+)
