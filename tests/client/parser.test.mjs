@@ -18,6 +18,7 @@ const RULES = [
   ["LF ends lines", "data: a\n\ndata: b\n\n", [event("a"), event("b")]],
   ["CR ends lines", "data: a\r\rdata: b\r\r", [event("a"), event("b")]],
   ["CRLF ends lines", "data: a\r\n\r\ndata: b\r\n\r\n", [event("a"), event("b")]],
+  ["CRLF is one end, not two", "data: a\r\ndata: b\r\nid: 1\r\n\r\n", [event("a\nb", "1")], "1"],
   ["line ends are mixed", "data: a\r\n\ndata: b\r\rdata: c\n\r\n", [event("a"), event("b"), event("c")]],
   ["no other character ends a line", "data: \u2028\u2029\u0085\v\f\u001c\n\n", [event("\u2028\u2029\u0085\v\f\u001c")]],
   ["one BOM is dropped", "\uFEFFdata: a\n\n", [event("a")]],

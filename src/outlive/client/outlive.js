@@ -93,7 +93,7 @@ export class EventParser {
     let text = this.#decoder.decode(bytes, { stream: true });
     if (text === "") return events;
     if (this.#afterCR && text[0] === "\n") text = text.slice(1);
-    this.#afterCR = text === "" ? false : text.endsWith("\r");
+    this.#afterCR = text.endsWith("\r");
     let start = 0;
     for (const { 0: end, index } of text.matchAll(/\r\n|\r|\n/g)) {
       const line = this.#line + text.slice(start, index);
@@ -148,8 +148,6 @@ class Connection {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
   signal = this.#controller.signal;
-  /** Why we cut it ourselves, if we did. @type {OutliveError | undefined} */
-  cut = undefined;
   /** Whether it was worth its while, so that what comes after it is no repeated failure. */
   progress = false;
 
@@ -162,10 +160,25 @@ class Connection {
     const until = { signal: this.signal };
     if (leaving?.aborted) this.#controller.abort(leaving.reason);
     leaving?.addEventListener("abort", () => this.#controller.abort(leaving.reason), until);
-    globalThis.addEventListener?.("pagehide", () => this.#end("The page was left."), until);
-    globalThis.addEventListener?.("online", () => this.#end("The network has changed."), until);
+    globalThis.addEventListener?.("pagehide", () => this.#change("The page was left."), until);
+    globalThis.addEventListener?.("online", () => this.#change("The network has changed."), until);
     globalThis.document?.addEventListener("visibilitychange", () => this.#doubt(), until);
     globalThis.document?.addEventListener("resume", () => this.#doubt(), until);
+  }
+
+  /**
+   * Await it as long as the connection is wanted, whether or not it minds our signal itself.
+   * @template T
+   * @param {() => T | Promise<T>} work
+   * @returns {Promise<T>}
+   */
+  within(work) {
+    return new Promise((resolve, reject) => {
+      this.signal.throwIfAborted();
+      const over = new AbortController(); // one promise for all of them would keep each of a long stream
+      this.signal.addEventListener("abort", () => reject(this.signal.reason), { signal: over.signal });
+      Promise.resolve().then(work).then(resolve, reject).finally(() => over.abort());
+    });
   }
 
   /**
@@ -177,11 +190,10 @@ class Connection {
     this.#quietSince = Date.now();
     this.#timer = setTimeout(() => this.#end(`Nothing was heard for ${this.#silence} ms.`), this.#silence);
     try {
-      const result = await work();
+      const result = await this.within(work);
       this.progress ||= performance.now() - this.#opened >= LASTED;
       return result;
     } catch (cause) {
-      if (this.cut) throw this.cut;
       if (this.signal.aborted) throw this.signal.reason;
       if (cause instanceof OutliveError) throw cause;
       throw new OutliveError({ code: "unreachable", title: "The connection failed." }, { transient: true, cause });
@@ -198,14 +210,21 @@ class Connection {
   /** A page that was asleep: its timers stood still, and perhaps its connection is gone without a word. */
   #doubt() {
     const quiet = this.#quietSince && Math.abs(Date.now() - this.#quietSince);
-    if (quiet > SUSPECT && globalThis.document?.visibilityState !== "hidden") this.#end("The page slept.");
+    if (quiet > SUSPECT && globalThis.document?.visibilityState !== "hidden") this.#change("The page slept.");
+  }
+
+  /**
+   * What happened to the page is no failure of the server.
+   * @param {string} title
+   */
+  #change(title) {
+    this.progress = true;
+    this.#end(title);
   }
 
   /** @param {string} title */
   #end(title) {
-    if (this.signal.aborted) return;
-    this.cut = new OutliveError({ code: "cut", title }, { transient: true });
-    this.#controller.abort(this.cut);
+    this.#controller.abort(new OutliveError({ code: "cut", title }, { transient: true }));
   }
 }
 
@@ -229,7 +248,7 @@ class Wire {
    */
   async send(connection, path, request) {
     const { url, headers: source, credentials, fetch } = this.options;
-    const headers = new Headers(typeof source === "function" ? await source() : source);
+    const headers = new Headers(await connection.within(() => (typeof source === "function" ? source() : source)));
     for (const [name, value] of Object.entries(request.headers ?? {})) headers.set(name, value);
     const { signal } = connection;
     const init = { ...request, headers, credentials, signal, cache: /** @type {const} */ ("no-store") };
@@ -464,7 +483,7 @@ export class Stream {
     if (response.status === 204) return this.#end(false);
     for await (const event of this.#read(response, connection)) {
       connection.progress = true;
-      if (event.type === "end") this.#end(CUT_OFF.includes(event.data.reason));
+      if (event.type === "end") this.#end(CUT_OFF.includes(event.data?.reason));
       yield event;
       if (this.#over) return;
       this.#leaving.signal.throwIfAborted();
@@ -807,7 +826,8 @@ function happening(delay, names, signal) {
       then();
     };
     signal?.addEventListener("abort", () => finish(() => reject(signal.reason)), { signal: over.signal });
-    const woken = () => globalThis.document?.visibilityState === "hidden" || finish(resolve);
+    const hidden = () => globalThis.document?.visibilityState === "hidden";
+    const woken = (/** @type {Event} */ { type }) => (type === "visibilitychange" && hidden()) || finish(resolve);
     for (const name of names) globalThis.addEventListener?.(name, woken, { signal: over.signal });
   });
 }
