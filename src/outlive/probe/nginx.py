@@ -40,6 +40,7 @@ http {{
     fastcgi_temp_path {directory}/fastcgi;
     uwsgi_temp_path {directory}/uwsgi;
     scgi_temp_path {directory}/scgi;
+    proxy_cache_path {directory}/cache keys_zone=cache:1m;
     server {{
         listen 127.0.0.1:{port};
         location / {{
