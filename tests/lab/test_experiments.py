@@ -18,7 +18,7 @@ TOGETHER = (
     ("cut-writes", "late-write", "kill"),
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
-    ("proxy", "cut-effect", "undeclared", "pauses", "cleanup"),
+    ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)
 
@@ -50,7 +50,7 @@ def _played(names: list[str]) -> dict[str, lab.Result]:
 @pytest.mark.parametrize("name", [name for names in TOGETHER for name in names])
 def test_what_an_experiment_asserts_holds(playing: Results, name: str) -> None:
     result = playing[name].result(timeout=170)[name]
-    if name == "proxy" and nginx.binary() is None:
+    if name in {"proxy", "nginx"} and nginx.binary() is None:
         assert (result.ok, result.skipped) == (None, nginx.ABSENT)
         pytest.skip(nginx.ABSENT)
     assert result.ok is True, result.as_json()["rows"]
