@@ -49,6 +49,7 @@ MATRIX = [
     # What everybody may know: that the process lives, and how the interface looks.
     Row(method="GET", path="/health", public=True),
     Row(method="GET", path="/ready", public=True),
+    Row(method="GET", path="/health/drip", public=True),
     Row(method="GET", path="/openapi.json", public=True),
     Row(method="GET", path="/docs", public=True),
     Row(method="GET", path="/docs/oauth2-redirect", public=True),

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import effects, keys, runs, serving, settings
+from outlive.cli import doctor, effects, keys, runs, serving, settings
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -48,6 +48,7 @@ app.command("serve")(serving.serve)
 app.command("worker")(serving.work)
 app.command("migrate")(serving.migrate)
 app.command("settings")(settings.show)
+app.command("doctor")(doctor.look)
 
 
 def _present(name: str) -> bool:

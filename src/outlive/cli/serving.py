@@ -15,7 +15,7 @@ import typer
 
 from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
-from outlive.cli import ending, listening, loading, options
+from outlive.cli import checks, ending, listening, loading, options
 
 Target = Annotated[
     str,
@@ -101,6 +101,22 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         limits=chosen.principal_limits,
         agent_limits=chosen.limits_by_agent,
     )
+
+
+def who_may_come(chosen: settings.Settings) -> checks.Finding:
+    """Say who is let in, for ``outlive doctor``."""
+    try:
+        if chosen.auth == "jwt":
+            _tokens(chosen)
+    except errors.Misconfigured as failure:
+        return checks.fail("auth", failure.message, failure.hint)
+    if chosen.auth != "none":
+        return checks.ok("auth", f"By {chosen.auth}.")
+    if chosen.allow_anyone:
+        return checks.warn(
+            "auth", "Whoever reaches the service may do everything.", "Set auth to keys or jwt."
+        )
+    return checks.ok("auth", "Nobody is authenticated, so only this machine is answered.")
 
 
 def _principal(outlive: runtime.Outlive, chosen: settings.Settings) -> Any:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Response
 
 from outlive import errors
-from outlive.http import body, problem
+from outlive.http import body, problem, sse
 from outlive.runtime import Outlive
 from outlive.store import reads
 
@@ -21,14 +22,18 @@ LOOKS_EVERY = 1.0
 """Seconds for which a look at the database is good."""
 PATIENCE = 2.0
 """Seconds that the database may take."""
+DROPS = 4
+PAUSE = 0.25
+"""Seconds between two pieces of what ``/health/drip`` sends."""
 
 
 def routes(outlive: Outlive) -> APIRouter:
-    """Return a router with ``/health`` and ``/ready``."""
+    """Return a router with ``/health``, ``/ready`` and ``/health/drip``."""
     made = APIRouter(route_class=problem.ProblemRoute)
     handlers = _Health(outlive)
     problem.readable(made, "/health", handlers.health, public=False)
     problem.readable(made, "/ready", handlers.ready, public=False)
+    problem.readable(made, "/health/drip", handlers.drip, public=False)
     return made
 
 
@@ -55,9 +60,19 @@ class _Health:
             raise errors.StoreUnavailable
         return body.Json({"status": "ready", "agents": list(self._outlive.registry.names)})
 
+    async def drip(self) -> Response:
+        """Send a few pieces with pauses between them: who gets them together has a proxy that buffers."""
+        return sse.EventStream(_drops(), shutdown=self._outlive.shutdown)
+
     async def _look(self) -> bool:
         try:
             await self._outlive.store.read(reads.migrations(), budget=PATIENCE)
         except errors.OutliveError:
             return False
         return True
+
+
+async def _drops() -> AsyncGenerator[bytes, None]:
+    for number in range(DROPS):
+        yield sse.frame(data=str(number))
+        await asyncio.sleep(PAUSE if number < DROPS - 1 else 0)

@@ -107,3 +107,10 @@ def migrations() -> Steps[set[str]]:
     """Return the names of the migrations that the database has: the smallest thing that asks it at all."""
     rows = yield statement("applied_migrations")
     return {row["name"] for row in rows}
+
+
+@script(reads=True)
+def clock() -> Steps[float]:
+    """Return the database's time, in seconds since the epoch."""
+    rows = yield statement("clock")
+    return float(rows[0]["now_ms"]) / 1000
