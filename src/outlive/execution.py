@@ -15,13 +15,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from outlive import agents, encoding, errors, failpoints, patience, seams, signals
+from outlive import agents, encoding, errors, failpoints, patience, recorder, seams, signals
 from outlive.effects import attempt as effects
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
 from outlive.recorder import Recorder
 from outlive.states import Reason, State
-from outlive.store import Store, effect_moves, moves, reads, wakeup
+from outlive.store import Store, effect_moves, moves, reads, steps, wakeup
 
 DRAIN_SECONDS = 2.0
 
@@ -295,14 +295,16 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     step = settle(
         claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
     )
-    others_wait = await around.keeper.write(attempt.held, step)
+    settled = await around.keeper.write(attempt.held, step)
     around.happenings.emit(
         signals.RunEnded(
             run_id=claim.run_id, state=verdict.state, reason=verdict.reason, error=verdict.failure
         )
     )
-    topics = (wakeup.run_topic(claim.run_id), wakeup.thread_topic(claim.thread_id))
-    around.store.announce(*topics, *((wakeup.QUEUE,) if others_wait else ()))
+    if settled.others_wait:
+        around.store.announce(wakeup.QUEUE)
+    batch = (*tail, steps.end_event(verdict))
+    recorder.announce(around.store, claim, batch, attempt.recorder.last_seq + len(batch), settled.stored)
 
 
 def _refused(attempt: Attempt, write: signals.Write) -> None:

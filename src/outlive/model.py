@@ -328,6 +328,17 @@ class Appended:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """What a settle learned: whether other work of the thread may now go on, for all that it can see.
+
+    ``stored`` is None if whoever follows has to read how the run ended.
+    """
+
+    others_wait: bool
+    stored: Stored | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Renewed:
     """One renewed lease, and whether somebody asked the run to stop."""
 

@@ -59,7 +59,7 @@ async def test_what_a_viewer_is_handed_is_what_any_reader_finds(
                 script.go_on.release()
         assert given == await served.events(run_id)
         assert [event.seq for event in given] == list(range(1, 15))
-        assert set(script.read) <= {0, 1, 12, 13}  # the beginning and the end
+        assert set(script.read) <= {0, 1}  # the beginning, and nothing from there on
 
 
 @pytest.mark.invariant("I5")
@@ -142,4 +142,4 @@ async def test_a_viewer_is_handed_small_groups_and_reads_large_ones(
                     sizes.append(len(event.data))
                     go_on.release()
     assert sizes == [10, 3_000_000, 20]
-    assert handed == [12, 22]
+    assert handed[:2] == [12, 22]  # and the end

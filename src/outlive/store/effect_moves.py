@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from outlive import errors, ledger, states
 from outlive.ledger import Effect, EffectState, Kind, Step, Wish
-from outlive.model import Claim, Verdict, millis
+from outlive.model import Claim, Settled, Verdict, millis
 from outlive.states import Move, State
 from outlive.store import effect_steps, steps
 from outlive.store.script import Statement, Steps, script, statement
@@ -308,7 +308,7 @@ def approve(
 
 
 @script()
-def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[bool]:
+def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[Settled]:
     """Like ``moves.settle``, for a run that may have had effects: they end with it.  Raises ``Fenced``."""
     if not states.allowed(Move.SETTLE, State.RUNNING, verdict.state):
         raise ValueError(f"a holder cannot settle a run as {verdict.state}")
@@ -318,7 +318,7 @@ def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool
     step = int(raise_epoch)
     if run.state is verdict.state and run.claim_token == holder.claim_token:
         if run.epoch == holder.epoch + step and run.last_seq == expected + len(verdict.tail) + 1:
-            return True  # a repeat after a lost reply
+            return Settled(others_wait=True)  # a repeat after a lost reply
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
     if run.state is not State.RUNNING or run.epoch != holder.epoch:
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
@@ -336,7 +336,7 @@ def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool
     )
     if not rows:
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
-    return bool(rows[0]["others_wait"]) or bool(effects and "aftermath" in effects)
+    return Settled(others_wait=bool(rows[0]["others_wait"]) or bool(effects and "aftermath" in effects))
 
 
 # ---------------------------------------------------------------- reads

@@ -25,6 +25,7 @@ from outlive.model import (
     Offer,
     Row,
     Run,
+    Settled,
     Stop,
     StopOutcome,
     Stored,
@@ -274,10 +275,9 @@ def _mine(run: Run | None, holder: Claim, state: State = State.RUNNING, step: in
 
 
 @script(single=True)
-def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[bool]:
+def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = False) -> Steps[Settled]:
     """Record the holder's verdict with its last events; raises ``Fenced`` if the claim no longer stands.
 
-    Returns whether other runs of its thread may now go on, for all that this transaction can see.
     ``raise_epoch`` also shuts out the holder itself: an agent that has not returned may still write.
     Raises ``ValueError`` for a state that no holder may settle on.
     """
@@ -295,13 +295,15 @@ def settle(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool = F
         step=step,
     )
     if rows:
-        return bool(rows[0]["others_wait"])
+        # A raised epoch is the end event's alone: those handed over would have that of their claim.
+        stored = None if raise_epoch else Stored.from_row(rows[0])
+        return Settled(others_wait=bool(rows[0]["others_wait"]), stored=stored)
     run = yield from steps.own(holder.run_id)
     events = (*verdict.tail, steps.end_event(verdict))
     ours = _mine(run, holder, verdict.state, step)
     if not (ours and (yield from steps.already_stored(holder.run_id, events, expected))):
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
-    return True
+    return Settled(others_wait=True)
 
 
 @script()

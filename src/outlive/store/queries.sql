@@ -267,7 +267,7 @@ UPDATE runs SET
     epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
 WHERE run_id = :run_id AND epoch = :epoch AND state = :from_state AND last_seq = :expected
     AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {now}))
-RETURNING last_seq;
+RETURNING last_seq, ended_at AS stored_at;
 UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq, EXISTS (
     SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait;
@@ -275,7 +275,8 @@ INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, paylo
 SELECT :run_id, :expected + 1 + e.key, :thread_id,
     (SELECT last_seq FROM threads WHERE thread_id = :thread_id) - :count + 1 + e.key,
     :epoch + CASE WHEN e.key = :count - 1 THEN :raise ELSE 0 END,
-    e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+    e.value ->> 0, e.value ->> 1, e.value ->> 2,
+    (SELECT ended_at FROM runs WHERE run_id = :run_id)
 FROM json_each(:events) AS e
 
 -- name: finish [postgresql]
@@ -293,7 +294,7 @@ WITH locked AS MATERIALIZED (
         AND state = :from_state AND last_seq = :expected
         AND (CAST(:claim_token AS text) IS NULL
             OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
-    RETURNING runs.thread_id, runs.last_seq, runs.epoch
+    RETURNING runs.thread_id, runs.last_seq, runs.ended_at AS stored_at
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + :count
     FROM run WHERE threads.thread_id = run.thread_id
@@ -302,11 +303,11 @@ WITH locked AS MATERIALIZED (
     INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
     SELECT :run_id, run.last_seq - :count + e.n, run.thread_id, thread.thread_seq - :count + e.n,
         :epoch + CASE WHEN e.n = :count THEN :raise ELSE 0 END,
-        e.value ->> 0, e.value ->> 1, e.value ->> 2, {now}
+        e.value ->> 0, e.value ->> 1, e.value ->> 2, run.stored_at
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 )
-SELECT run.last_seq, thread.thread_seq, EXISTS (
+SELECT run.last_seq, run.stored_at, thread.thread_seq, EXISTS (
     SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait
 FROM run, thread
 
