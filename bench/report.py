@@ -39,6 +39,8 @@ class Figure:
     value: float
     unit: str
     target: Target | None = None
+    why: str = ""
+    """Where the time goes, as measured: told if the target is missed."""
 
     @property
     def met(self) -> bool | None:
@@ -62,11 +64,12 @@ class Report:
 
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
 
-    def add(self, name: str, value: float, unit: str, target: Target | None = None) -> Figure:
+    def add(
+        self, name: str, value: float, unit: str, target: Target | None = None, *, why: str = ""
+    ) -> Figure:
         """Keep a figure."""
-        figure = Figure(name=name, value=value, unit=unit, target=target)
+        figure = Figure(name=name, value=value, unit=unit, target=target, why=why)
         self.figures.append(figure)
         return figure
 
@@ -84,11 +87,9 @@ class Report:
             assert figure.target is not None
             console.print(
                 f"[red]missed[/] {figure.name}: {_number(figure.value)} {figure.unit}, "
-                f"{figure.target.missed_by(figure.value):.0%} off {figure.target}",
+                f"{figure.target.missed_by(figure.value):.0%} off {figure.target}. {figure.why}",
                 highlight=False,
             )
-        for reason in self.reasons:
-            console.print(reason, highlight=False)
 
     def write(self, path: Path) -> None:
         """Write the figures as JSON."""

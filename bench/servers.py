@@ -175,7 +175,7 @@ async def measure(place: Place, amount: Amount, report: Report, tell: Tell) -> N
     _compare(
         report, place.name, {"POST to first chunk": (first, 1e3, "ms"), "2,000 chunks": (talks, 1e3, "ms")}
     )
-    _compare_rates(report, place.name, rates)
+    _compare_rates(report, place.name, rates, shares)
     report.add(f"{place.name}: resume of the last 10 of 2,000", resumed * 1e3, "ms", Target(bound=5))
     report.tables += [
         _table(
@@ -200,11 +200,13 @@ async def _prepare(bench: Bench) -> dict[str, tuple[float, float]]:
 
 
 async def _first_chunk(bench: Bench, count: int) -> Samples:
-    samples = Samples()
+    samples = Samples(count=count)
     async with contextlib.AsyncExitStack() as stack:
         asked = {kind: (await stack.enter_async_context(bench.connections(kind)))[0] for kind in KINDS}
         for kind in _turns(count):
+            before = bench.cpu(kind)
             samples.values[kind].append((await bench.post(asked[kind], kind, "once", 1)).first)
+            samples.cpu[kind] += bench.cpu(kind) - before
     return samples
 
 
@@ -259,19 +261,36 @@ def _compare(report: Report, place: str, found: dict[str, tuple[Samples, float, 
         for kind in KINDS:
             report.add(f"{place}: {name}, {kind}", samples.median(kind) * scale, unit)
         ratio = samples.median("outlive") / samples.median("bare+commits")
-        report.add(f"{place}: {name}, against bare+commits", ratio, "x", ALLOWED)
+        more = (samples.median("outlive") - samples.median("bare+commits")) * scale
+        why = f"Outlive takes {more:.1f} {unit} more. {_why(samples)}"
+        report.add(f"{place}: {name}, against bare+commits", ratio, "x", ALLOWED, why=why)
         report.add(f"{place}: {name}, against bare", samples.median("outlive") / samples.median("bare"), "x")
 
 
-def _compare_rates(report: Report, place: str, rates: Samples) -> None:
+def _why(samples: Samples, against: str = "bare+commits") -> str:
+    ours, theirs = (samples.cpu[kind].per(samples.count) for kind in ("outlive", against))
+    more = ours - theirs
+    return (
+        f"Its server takes {ours.total * 1e3:.1f} ms of processor time per run,"
+        f" {more.total * 1e3:+.1f} against {against}: {more.loop * 1e3:+.1f} in the event loop, {more.threads * 1e3:+.1f} in other threads."
+    )
+
+
+def _compare_rates(report: Report, place: str, rates: Samples, shares: dict[str, dict[str, float]]) -> None:
     name = f"{place}: runs at {CLIENTS} clients"
     for kind in KINDS:
         report.add(f"{name}, {kind}", rates.median(kind), "runs/s")
         report.add(f"{name}, {kind}, server CPU", rates.cpu[kind].per(rates.count).total * 1e3, "ms/run")
     ratio = rates.median("bare+commits") / rates.median("outlive")
-    report.add(f"{name}, time against bare+commits", ratio, "x", ALLOWED)
+    parts = {kind: _parts(rates.cpu[kind].per(rates.count), shares[kind]) for kind in ("bare", "outlive")}
+    grown = {part: ms - parts["bare"].get(part, 0.0) for part, ms in parts["outlive"].items()}
+    most = sorted(grown.items(), key=lambda item: -item[1])[:4]
+    where = "Against bare, by part: " + ", ".join(f"{part} {ms:+.2f} ms" for part, ms in most) + "."
+    report.add(f"{name}, time against bare+commits", ratio, "x", ALLOWED, why=f"{_why(rates)} {where}")
     at_least = Target(bound=1.0, at_least=True)
-    report.add(f"{name}, rate against bare", rates.median("outlive") / rates.median("bare"), "x", at_least)
+    against_bare = rates.median("outlive") / rates.median("bare")
+    why = f"{_why(rates, 'bare')} {where}"
+    report.add(f"{name}, rate against bare", against_bare, "x", at_least, why=why)
 
 
 def _table(
