@@ -29,7 +29,7 @@ STYLES = {
 }
 SHOWN = 20
 """Violations that are listed one by one."""
-TABLE_WIDTH = 132
+TABLE_WIDTH = 140
 """Columns of text that the table needs; a narrow terminal breaks its lines."""
 
 
@@ -141,7 +141,7 @@ def _table(tally: batch.Tally) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("move", no_wrap=True)
     for column in coverage.COLUMNS:
-        table.add_column(column, justify="right", max_width=8)
+        table.add_column(column, justify="right", max_width=9)
     for move in sorted({move for move, _ in tally.covered}):
         table.add_row(move, *(_count(tally.covered[move, column]) for column in coverage.COLUMNS))
     return table
