@@ -13,7 +13,7 @@ import httpx
 import native_service
 
 import outlive
-from outlive import keys, policy
+from outlive import effects, keys, policy
 from outlive.http import application, auth
 from outlive.principal import EVERYTHING, Scope
 
@@ -54,6 +54,7 @@ async def serving(
 
     @outlive.agent("gated", policy=policy.job(on_busy="enqueue"))
     async def gated(context: outlive.Context) -> AsyncGenerator[Any, None]:
+        await effects.once("book", key=context.run.run_id, call=lambda: "booked")
         yield context.input
         await gate.wait()
         yield outlive.Outcome(output=context.input)
