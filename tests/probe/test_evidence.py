@@ -168,7 +168,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_evidence(tmp_path: pathl
             probe.Source(kind=kind, settings=settings), directory=tmp_path, url="http://127.0.0.1:1"
         )
         with pytest.raises(
-            probe.PlanError, match=rf"Evidence '{kind}' cannot be read|no JSON|does not answer"
+            probe.PlanError, match=rf"Evidence '{kind}' cannot be read|no JSON|does not (answer|exist)"
         ):
             witness.read("t")
 
@@ -179,6 +179,18 @@ def test_a_path_with_signs_that_mean_something_in_an_address_is_a_path(tmp_path:
         _diamond(saver).invoke({"done": []}, _config())
     assert _read(place).position is Position.FINISHED
     assert sql.Query(str(place), "SELECT 1").read("t").facts == {"SELECT 1": [["1"]]}
+
+
+def test_effects_whose_table_the_first_one_makes_are_counted(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "shop.db"
+    witness = sql.Query(str(place), "SELECT name FROM charges", effects=True)
+    with pytest.raises(probe.PlanError, match=r"shop\.db does not exist"):
+        witness.read("t")
+    witness.begin("t")
+    with sqlite3.connect(place) as connection:
+        connection.execute("CREATE TABLE charges AS SELECT 'charge' AS name")
+    connection.close()
+    assert witness.read("t").effects == {"charge": 1}
 
 
 class _Api(http.server.BaseHTTPRequestHandler):

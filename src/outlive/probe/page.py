@@ -49,7 +49,8 @@ td { overflow-wrap: anywhere; }
 COLOURS = {
     "client": "#8aa4c8",
     "request": "#b9c4d2",
-    "node or background task": "#4b9b6a",
+    "node": "#4b9b6a",
+    "background task": "#9a7cc0",
     "cut or failed": "#d4776c",
     "a chunk": "#23528a",
     "the handler learns of it": "#b3261e",
@@ -65,6 +66,7 @@ def render(report: Report) -> str:
         f"<h1>What a disconnect commits: {html.escape(report.target)}</h1>",
         f'<p class="meta">{html.escape(_about(report))}<br>{html.escape(versions)}</p>',
         *_notes(report),
+        _summary(report),
         legend(),
         *(_finding(finding) for finding in report.findings),
         *(f"<p>{html.escape(name)}: skipped. {html.escape(why)}</p>" for name, why in report.skipped.items()),
@@ -84,6 +86,22 @@ def _notes(report: Report) -> Iterator[str]:
         yield f'<p class="note bad">{html.escape(timeline.shown(report.unusable))}</p>'
     for note in report.notes:
         yield f'<p class="note">{html.escape(timeline.shown(note))}</p>'
+
+
+def _summary(report: Report) -> str:
+    headings = ("scenario", "outcome", "client saw", "executed", "on record", "failures")
+    rows = (
+        (
+            finding.trace.scenario.name,
+            finding.outcome.value if finding.outcome else "",
+            terminal.clients(finding),
+            terminal.counted(finding),
+            terminal.on_record(finding),
+            ", ".join(failure.value for failure in finding.failures),
+        )
+        for finding in report.findings
+    )
+    return table(headings, rows)
 
 
 def legend() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import pathlib
 import sqlite3
 import urllib.parse
 from collections import Counter
 from typing import Any
 
 from outlive.probe.evidence.found import Found
+from outlive.probe.plan import PlanError
 
 
 def is_file(database: str) -> bool:
@@ -30,7 +32,10 @@ class Query:
         self._before: Counter[str] = Counter()
 
     def begin(self, thread: str) -> None:
-        self._before = self._counted(self._rows(thread)) if self._effects else Counter()
+        try:
+            self._before = self._counted(self._rows(thread)) if self._effects else Counter()
+        except Exception:
+            self._before = Counter()  # often the first effect makes the table; if not, reading will say so
 
     def read(self, thread: str) -> Found:
         rows = self._rows(thread)
@@ -48,6 +53,8 @@ class Query:
             with psycopg.connect(self._database) as connection:
                 query = self._query.replace("%", "%%").replace("{thread}", "%(thread)s").encode()
                 return list(connection.execute(query, values).fetchall())
+        if not pathlib.Path(self._database).exists():
+            raise PlanError(f"{self._database} does not exist: a query's database is a DSN or a SQLite file.")
         place = f"file:{urllib.parse.quote(self._database)}?mode=ro"
         with contextlib.closing(sqlite3.connect(place, uri=True)) as connection:
             return connection.execute(self._query.replace("{thread}", ":thread"), values).fetchall()
