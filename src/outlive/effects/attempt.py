@@ -157,8 +157,8 @@ class Ledger:
 
     async def mark_unknown(self, effect: Effect) -> None:
         """Note that a call was cut; if that cannot be written, the lost claim says the same."""
-        await self.store.write(effect_moves.cut(effect), budget=LONGEST_EVIDENCE)
-        self._tell(effect, EffectState.UNKNOWN)
+        if await self.store.write(effect_moves.cut(effect), budget=LONGEST_EVIDENCE):
+            self._tell(effect, EffectState.UNKNOWN)
 
     def tell(self, happening: signals.Happening) -> None:
         """Tell whoever listens to this process."""

@@ -231,9 +231,9 @@ def _cut(effect: Effect) -> Statement:
 
 
 @script(single=True)
-def cut(effect: Effect) -> Steps[None]:
-    """Note that a call was cut in flight: its effect may or may not have happened."""
-    yield _cut(effect)
+def cut(effect: Effect) -> Steps[bool]:
+    """Note that a call was cut in flight: its effect may or may not have happened.  False if it was over."""
+    return bool((yield _cut(effect)))
 
 
 # ---------------------------------------------------------------- finding out afterwards
