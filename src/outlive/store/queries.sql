@@ -538,8 +538,11 @@ WITH run AS MATERIALIZED (
     SELECT run_id, origin, thread_id FROM runs WHERE {fence} AND stop_requested_at IS NULL {keep}
 )
 UPDATE effects SET
-    state = 'started', epoch = :epoch, claim_token = :claim_token, run_id = run.run_id, origin = run.origin,
-    thread_id = run.thread_id, calls = calls + 1, started_at = {now}, ended_at = NULL,
+    state = 'started', epoch = :epoch, claim_token = :claim_token, run_id = run.run_id,
+    -- What was released stays with the run that released it: who looks for what is due looks there.
+    origin = CASE WHEN due IS NULL THEN run.origin ELSE effects.origin END,
+    thread_id = CASE WHEN due IS NULL THEN run.thread_id ELSE effects.thread_id END,
+    calls = calls + 1, started_at = {now}, ended_at = NULL,
     first_started_at = CASE WHEN state = 'unknown' THEN first_started_at ELSE {now} END
 FROM run
 WHERE effect_id = :effect_id AND calls = :calls AND state IN ('intended', 'unknown')
