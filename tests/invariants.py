@@ -98,9 +98,8 @@ INVARIANTS = (
     ),
     Invariant(
         id="I9",
-        sentence="An effect has one ledger row per business key, does not start without a live claim, and is"
-        " never repeated blindly.",
-        not_yet="There is no ledger of effects yet.",
+        sentence="An effect has one ledger row per business key and generation, does not start without a live"
+        " claim, and is never repeated blindly.",
     ),
     Invariant(
         id="I10",
@@ -139,6 +138,12 @@ CASES = (
         sentence="A cancelled run's nested graphs run on.",
         stores=BOTH,
         without="Cancellation happens inside one event loop: no process and no signal could tell more.",
+    ),
+    Case(
+        id="S02",
+        sentence="A stop is acknowledged while what it should have stopped goes on to have its effect.",
+        stores=BOTH,
+        without="A stop and an effect meet inside one event loop; what a death does to an effect is S23's.",
     ),
     Case(
         id="S03",
@@ -230,6 +235,21 @@ CASES = (
         sentence="Somebody reads or stops another's run.",
         stores=BOTH,
         without="Whose a run is, is on record: neither a process nor a signal is about that.",
+    ),
+    Case(
+        id="S23",
+        sentence="A purchase is charged twice: its key was made for a call, an attempt or a model's turn.",
+        stores=BOTH,
+        processes=True,
+        signals=(KILL,),
+    ),
+    Case(
+        id="S24",
+        sentence="A status commits and what it should have sent is lost, or is sent twice.",
+        stores=BOTH,
+        processes=True,
+        signals=(),
+        without="Of deferred effects only, which failpoints kill; there are no webhooks yet.",
     ),
     Case(
         id="S27",

@@ -77,6 +77,7 @@ async def killed(api: outlive.Outlive, database: str, paying: Paying, point: str
 async def test_S23_killed_at_any_point_of_an_effect_its_provider_executes_it_once(
     point: str, database: str, paying: Paying
 ) -> None:
+    """By SIGKILL, from within at a failpoint or from outside."""
     async with core.serving(database, *effect_workload.agents, slots=0, timing=core.QUICK) as api:
         run_id = await killed(api, database, paying, point)
         async with worker(database):
