@@ -24,11 +24,15 @@ def _playing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     modules = dict.fromkeys(getattr(item, "module", None) for item in request.session.items)
     wanted = [(module, *pair) for module in modules for pair in getattr(module, "PLANS", {}).items()]
 
-    def play(name: str, make: Callable[[pathlib.Path], probe.Plan]) -> probe.Report:
-        return probe.run(make(tmp_path_factory.mktemp(name)))
+    def play(make: Callable[[pathlib.Path], probe.Plan], directory: pathlib.Path) -> probe.Report:
+        return probe.run(make(directory))
 
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = {(module, name): pool.submit(play, name, make) for module, name, make in wanted}
+        # The directories are made here: pytest does not make them from several threads at once.
+        futures = {
+            (module, name): pool.submit(play, make, tmp_path_factory.mktemp(name))
+            for module, name, make in wanted
+        }
         yield futures
         pool.shutdown(cancel_futures=True)
 

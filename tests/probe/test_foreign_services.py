@@ -5,15 +5,19 @@ Nothing of theirs is kept here: the examples are taken out of the packages when 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+import inspect
 import json
 import pathlib
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastapi
 import pytest
+from langgraph.func import entrypoint
 
 from outlive import probe
 
@@ -52,6 +56,42 @@ graph = create_agent(model, tools=[], checkpointer=InMemorySaver())
 app = FastAPI()
 add_langgraph_fastapi_endpoint(app, LangGraphAgent(name="agent", graph=graph), "/agent")
 """
+
+
+# An example of LangGraph is a workflow and no service: these lines stream it.
+STREAMED = """
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+from workflow import review_workflow
+
+app = FastAPI()
+
+
+@app.get("/review")
+async def review(thread: str):
+    async def body():
+        config = {"configurable": {"thread_id": thread}}
+        async for update in review_workflow.astream("cats", config):
+            yield f"data: {update}\\n\\n"
+
+    return StreamingResponse(body(), media_type="text/event-stream")
+"""
+
+
+def _workflow() -> str:
+    """LangGraph's own example of tasks with a human's review, from its documentation, to the last line."""
+    text = textwrap.dedent(inspect.getdoc(entrypoint) or "")
+    return next(
+        textwrap.dedent(example)
+        for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if "review_workflow" in example
+    )
+
+
+def _langgraph(directory: pathlib.Path) -> probe.Plan:
+    (directory / "workflow.py").write_text(_workflow(), encoding="utf-8")
+    plan = _service(lambda: STREAMED, _get("/review?thread={thread}"), "leave-early")(directory)
+    return dataclasses.replace(plan, scenarios=probe.scenarios(("stay", "leave"), chunks=1))
 
 
 AG_UI_INPUT = {
@@ -93,6 +133,7 @@ PLANS: Mapping[str, Plan] = {
     ),
     "starlette": _service(lambda: _readme("starlette", "homepage"), _get("/"), "leave-early"),
     "uvicorn": _service(lambda: _readme("uvicorn", "async def app("), _get("/"), "leave-early"),
+    "langgraph": _langgraph,
     "ag-ui": _service(
         lambda: AG_UI, probe.Request(path="/agent", body=json.dumps(AG_UI_INPUT)), "leave", patience=15.0
     ),
@@ -138,6 +179,15 @@ def test_uvicorns_bare_application_needs_no_framework(played: Played) -> None:
     stayed, left = _scenarios(played("uvicorn"))
     assert stayed["clients"][0]["chunks"] == ["Hello, world!"]
     assert left["outcome"] == "completes"
+
+
+def test_langgraphs_example_pauses_for_its_human_and_nothing_of_it_is_cut(played: Played) -> None:
+    stayed, left = _scenarios(played("langgraph"))
+    assert "__interrupt__" in stayed["clients"][0]["chunks"][-1]
+    assert stayed["executed"] == {"review_workflow/compose_essay": 1}
+    assert stayed["in_flight_when_cut"] == []
+    assert left["steps"]["complete"] == {"review_workflow/compose_essay": 1}
+    assert left["outcome"] == "completes"  # the essay is what the first chunk tells of
 
 
 def test_ag_uis_endpoint_is_cancelled_at_once_and_its_model_runs_on_for_nobody(played: Played) -> None:

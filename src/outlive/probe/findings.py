@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from outlive.probe import scenario as scenarios
 from outlive.probe.evidence.found import Found, Record
+from outlive.probe.inject.nodes import PAUSED
 from outlive.probe.plan import Behaviour, Failure, Outcome, Plan
 from outlive.probe.scenario import Trace
 from outlive.probe.tape import Happening, of_kind
@@ -118,8 +119,8 @@ def _ended(
 
 
 def _in_flight(happenings: Sequence[Happening], until: float | None) -> Iterable[str]:
-    """Nodes that had begun and were cut: they never ended, or ended with an error."""
-    done = {h["task"] for h in of_kind(happenings, "node.end") if h["error"] is None}
+    """Nodes that had begun and were cut: they never ended, or ended with an error. A pause is none."""
+    done = {h["task"] for h in of_kind(happenings, "node.end") if h["error"] in {None, PAUSED}}
     for happening in of_kind(happenings, "node.start"):
         if happening["task"] not in done and (until is None or happening.t <= until):
             yield happening["label"]

@@ -9,6 +9,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from outlive.probe.inject.nodes import PAUSED
 from outlive.probe.scenario import Trace
 from outlive.probe.tape import Happening, of_kind
 
@@ -151,7 +152,7 @@ def _span(trace: Trace, lanes: Mapping[str | None, str], begun: Happening, end: 
         lane=f"node {lane}" if what == "node" else lane,
         begin=begun.t - trace.started,
         end=end - trace.started,
-        kind=f"{what} cut" if error else what,
+        kind=f"{what} cut" if error and error != PAUSED else what,
         title=f"{lane}: {error or 'done'}",
     )
 

@@ -14,6 +14,10 @@ from typing import Any
 
 from . import tape  # noqa: TID252  (the directory runs under another name)
 
+#: What LangGraph raises though nothing failed: a node waits for a human, or has told its parent's graph.
+PAUSED = "paused"
+ENDINGS = {"GraphInterrupt": PAUSED, "NodeInterrupt": PAUSED, "ParentCommand": None}
+
 
 def patch(module: types.ModuleType) -> None:
     """Record what `langgraph.pregel._retry` runs. Called right after that module was executed."""
@@ -56,7 +60,7 @@ def _span(task: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as exc:
-        error = type(exc).__name__
+        error = ENDINGS.get(type(exc).__name__, type(exc).__name__)
         raise
     finally:
         tape.note("node.end", error=error, **names)
