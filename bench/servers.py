@@ -272,7 +272,8 @@ def _why(samples: Samples, against: str = "bare+commits") -> str:
     more = ours - theirs
     return (
         f"Its server takes {ours.total * 1e3:.1f} ms of processor time per run,"
-        f" {more.total * 1e3:+.1f} against {against}: {more.loop * 1e3:+.1f} in the event loop, {more.threads * 1e3:+.1f} in other threads."
+        f" {more.total * 1e3:+.1f} against {against}: {more.loop * 1e3:+.1f} in the event loop,"
+        f" {more.threads * 1e3:+.1f} in other threads."
     )
 
 

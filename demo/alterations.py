@@ -81,7 +81,7 @@ def stale_admission() -> None:
     async def write(store: sqlite.SqliteStore, script: Script[Any], *, budget: float = 10.0) -> Any:
         if script.name != "submit":
             return await original(store, script, budget=budget)
-        return await store._until(script.name, functools.partial(_submit_stale, store, script), budget)
+        return await store._within(script.name, lambda _: _submit_stale(store, script), budget)
 
     _replace(sqlite.SqliteStore, "write", write)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from outlive.store import retry
+
 Work = Callable[[sqlite3.Connection], Any]
 
 
@@ -37,6 +39,20 @@ class Job:
     def of_thread(cls, work: Work) -> Job:
         """Work that another thread waits for."""
         return cls(work, None, concurrent.futures.Future())
+
+    async def ended(self, within: float | None) -> Any:
+        """Await the outcome; after ``within`` seconds raises ``Transient``: what became of it is unknown."""
+        if within is None or self.loop is None:
+            return await self.future
+        bound = self.loop.call_later(within, self._give_up)  # far cheaper than a time-out around the await
+        try:
+            return await self.future
+        finally:
+            bound.cancel()
+
+    def _give_up(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(retry.Transient("no answer within the budget"))
 
     def run(self, connection: sqlite3.Connection) -> None:
         """Do it; raises what it raises."""

@@ -34,14 +34,17 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    async def run(self, work: handoff.Work) -> Any:
-        """Run ``work`` on one of the threads; raises ``NotReady`` once they are stopped."""
+    async def run(self, work: handoff.Work, within: float | None = None) -> Any:
+        """Run ``work`` on one of the threads, for ``within`` seconds; see ``Job.ended``.
+
+        Raises ``NotReady`` once they are stopped.
+        """
         job = handoff.Job.of_loop(work)
         with self._closing:
             if self._closed:
                 raise errors.NotReady("The store is closed.")
             self._jobs.put(job)
-        return await job.future
+        return await job.ended(within)
 
     def stop(self) -> None:
         """Do what is queued and end the threads.  Blocks; may be called again."""

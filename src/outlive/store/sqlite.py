@@ -112,7 +112,7 @@ class SqliteStore:
 
     async def write(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run ``script`` on the writer thread; see ``store.Transactions``."""
-        return await self._until(script.name, functools.partial(self.in_writer, self._steps(script)), budget)
+        return await self._within(script.name, functools.partial(self.in_writer, self._steps(script)), budget)
 
     async def read(self, script: Script[T], *, budget: float = 10.0) -> T:
         """Run a reading ``script`` on a reader thread; see ``store.Transactions``."""
@@ -125,20 +125,20 @@ class SqliteStore:
             self._steps(script)(connection)
             return work(connection)
 
-        return await self._until(script.name, functools.partial(self.in_writer, both), budget)
+        return await self._within(script.name, functools.partial(self.in_writer, both), budget)
 
     async def read_with(self, work: Work[T], *, name: str, budget: float = 10.0) -> T:
         """Run ``work`` on a reader thread's raw connection, which cannot write."""
         run = self.in_writer if self._reading is None else self._reading.run
-        return await self._until(name, functools.partial(run, work), budget)
+        return await self._within(name, functools.partial(run, work), budget)
 
-    async def in_writer(self, work: Work[T]) -> T:
+    async def in_writer(self, work: Work[T], within: float | None = None) -> T:
         """Run ``work`` in one transaction on the writer's connection; it must neither commit nor block."""
-        value: T = await self._opened().run(work)
+        value: T = await self._opened().run(work, within)
         return value
 
-    async def _until(self, name: str, attempt: Callable[[], Awaitable[T]], budget: float) -> T:
-        return await retry.until(
+    async def _within(self, name: str, attempt: Callable[[float], Awaitable[T]], budget: float) -> T:
+        return await retry.until_within(
             attempt, name=name, budget=budget, local=self._local, happenings=self._signals
         )
 

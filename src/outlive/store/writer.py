@@ -73,20 +73,23 @@ class Writer:
         self._thread.start()
         await asyncio.wrap_future(self._ready)
 
-    async def run(self, work: Work) -> Any:
-        """Queue ``work`` and await its commit; raises ``NotReady`` once the writer is stopped."""
-        return await self._put(Job.of_loop(work))
+    async def run(self, work: Work, within: float | None = None) -> Any:
+        """Queue ``work`` and await its commit, for ``within`` seconds; see ``Job.ended``.
+
+        Raises ``NotReady`` once the writer is stopped.
+        """
+        return await self._put(Job.of_loop(work)).ended(within)
 
     def run_now(self, work: Work, within: float) -> Any:
         """Like ``run`` from another thread, for at most so many seconds; then raises ``TimeoutError``."""
-        return self._put(Job.of_thread(work)).result(within)
+        return self._put(Job.of_thread(work)).future.result(within)
 
-    def _put(self, job: Job) -> Any:
+    def _put(self, job: Job) -> Job:
         with self._closing:
             if self._closed:
                 raise errors.NotReady("The store is closed.")
             self._jobs.put(job)
-        return job.future
+        return job
 
     def stop(self) -> None:
         """Commit what is queued and end the thread.  Blocks; may be called again."""
