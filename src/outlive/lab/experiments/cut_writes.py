@@ -65,7 +65,8 @@ class Seen:
 def _play(bench: Bench) -> Measured:
     trials = bench.trials(full=80, quick=4)
     served = bench.trials(full=15, quick=1)
-    bench.plan(trials * len(CASES) + served * len(SERVED))
+    modes = SERVED[:1] if bench.options.quick else SERVED
+    bench.plan(trials * len(CASES) + served * len(modes))
     rows: list[Mapping[str, object]] = []
     lost: list[tuple[str, Mapping[str, int]]] = []
     for case in CASES:
@@ -76,7 +77,7 @@ def _play(bench: Bench) -> Measured:
             bench.step()
         rows.append(_row(case.name, seen))
         lost.append((case.name, {"executed": trials, "recorded": sum(s.charge_recorded for s in seen)}))
-    rows += [_row(name, seen) for name, seen in _served(bench, served)]
+    rows += [_row(name, seen) for name, seen in _served(bench, served, modes)]
     some_lost = lost[0][1]["recorded"] < trials
     none_lost = lost[-1][1]["recorded"] == trials
     return Measured(
@@ -133,11 +134,11 @@ def _counted(words: Iterable[str]) -> str:
     return "; ".join(f"{word}: {counts[word]}" for word in counts)
 
 
-def _served(bench: Bench, trials: int) -> Iterator[tuple[str, list[Seen]]]:
+def _served(bench: Bench, trials: int, modes: Sequence[str]) -> Iterator[tuple[str, list[Seen]]]:
     """The same with a client of a real server that leaves by the clock, so long after `charge` was done."""
     database = str(bench.place("served.db"))
     with stage.service(bench.place("served"), database, slow=SERVED_DELAY) as service:
-        for durability in SERVED:
+        for durability in modes:
             seen = [_visit(bench, service, durability, f"{durability}-{trial}") for trial in range(trials)]
             yield f"{durability}, a client leaves uvicorn", seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -60,25 +61,44 @@ class Store:
     shapes: tuple[Shape, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the shapes did on one store."""
+
+    rows: list[Mapping[str, object]]
+    drawn: list[Figure]
+    held: bool = True
+
+
 def _play(bench: Bench) -> Measured:
     stores = list(_stores(bench))
     bench.plan(sum(len(store.shapes) for store in stores if store.open))
+    # Side by side they disturb each other a little, which does not matter for a quick look.
+    with concurrent.futures.ThreadPoolExecutor(len(stores) if bench.options.quick else 1) as pool:
+        seen = list(pool.map(lambda store: _on(bench, store), stores))
+    return Measured(
+        ok=all(one.held for one in seen),
+        rows=[row for one in seen for row in one.rows],
+        figures=[figure for one in seen for figure in one.drawn],
+    )
+
+
+def _on(bench: Bench, store: Store) -> Seen:
+    if store.open is None:
+        row = {"store": store.name, "shape": "-", "outcome": "not measured: no PostgreSQL here"}
+        return Seen(rows=[row], drawn=[])
     rows: list[Mapping[str, object]] = []
     drawn: list[Figure] = []
     held = True
-    for store in stores:
-        if store.open is None:
-            rows.append({"store": store.name, "shape": "-", "outcome": "not measured: no PostgreSQL here"})
-            continue
-        with store.open as service:
-            for shape in store.shapes:
-                finding = _one(service, shape, returns=shape is ARTICLE[0] or not bench.options.quick)
-                held &= finding.outcome is shape.outcome
-                rows.append({"store": store.name, "shape": shape.path, **_row(finding)})
-                if store.name == "SQLite" and shape in ARTICLE:
-                    drawn += figures.of(finding, f"{shape.path} on {store.name}")
-                bench.step()
-    return Measured(ok=held, rows=rows, figures=drawn)
+    with store.open as service:
+        for shape in store.shapes:
+            finding = _one(service, shape, returns=shape is ARTICLE[0] or not bench.options.quick)
+            held &= finding.outcome is shape.outcome
+            rows.append({"store": store.name, "shape": shape.path, **_row(finding)})
+            if store.name == "SQLite" and shape in ARTICLE:
+                drawn += figures.of(finding, f"{shape.path} on {store.name}")
+            bench.step()
+    return Seen(rows=rows, drawn=drawn, held=held)
 
 
 def _stores(bench: Bench) -> Iterator[Store]:
