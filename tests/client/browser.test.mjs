@@ -236,6 +236,36 @@ test("a page that wakes up does not trust a connection of which it has heard not
   await saw(page, ["one", "two"]);
 });
 
+test("a handler of one's own is followed in the same way", async () => {
+  const page = await open("/health");
+  const following = page.evaluate(async (port) => {
+    const { Outlive } = await import("/outlive/outlive.js");
+    const outlive = new Outlive({ delay: 50 });
+    const seen = [];
+    const options = { to: "/chat", intent: "chat" };
+    const first = await outlive.start({ text: port }, options);
+    for await (const event of first) {
+      seen.push([event.type, event.data]);
+      if (event.data === "one") break;
+    }
+    const second = await outlive.resume("chat", { after: first.cursor });
+    await second.each({
+      chunk: ({ data }) => {
+        seen.push(["chunk", data]);
+        if (data === "two") window.dispatchEvent(new Event("online")); // cuts the connection
+      },
+    });
+    return [seen.slice(1), first.id === second.id, second.admitted];
+  }, String(dictation.port));
+  const agent = await dictation.attempt();
+  agent.say("one", "two");
+  await page.waitForFunction(() => performance.getEntriesByName(`${location.origin}/chat`).length >= 2);
+  agent.say("three");
+  agent.end();
+  const chunks = ["one", "two", "three"].map((text) => ["chunk", text]);
+  assert.deepEqual(await following, [chunks, true, "attached"]);
+});
+
 test("a page of another origin follows too, with what the documentation says to allow", async () => {
   const page = await open("/health");
   await page.goto(`${server.url.replace("127.0.0.1", "localhost")}/health`);

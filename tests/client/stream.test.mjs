@@ -165,6 +165,10 @@ together("waiting", () => {
     assert.equal(server.requests.length, 4);
     await assert.rejects(within(client(server).read(RUN), "an end"), { status: 503 });
     assert.equal(server.requests.length, 4 + 5);
+    const failed = 'event: error\ndata: {"code":"stream_failed"}\n\n';
+    server.faults = Array.from({ length: 9 }, () => says(`${HEAD}\r\n${failed}`));
+    const failing = all(client(server, { retries: 2 }).follow(RUN));
+    await assert.rejects(within(failing, "an end"), { code: "stream_failed", transient: true });
   });
 });
 
@@ -323,6 +327,35 @@ test("a submit that lost its answer is repeated with its key, and followed by it
   assert.equal(third.headers["idempotency-key"], undefined);
 });
 
+test("a handler of one's own is asked again with the cursor, also by the page that comes after", async () => {
+  const store = storage();
+  const server = await misbehaving([cut(LOG[0].length + LOG[1].length, "reset"), cut(3, "closed"), waiting]);
+  const stream = await client(server, { storage: store }).start({ text: "hi" }, { to: "/chat", intent: "chat" });
+  const events = stream[Symbol.asyncIterator]();
+  await events.next();
+  const { value } = await events.next();
+  const next = events.next();
+  while (server.requests.length < 3) await new Promise(setImmediate);
+  await stream.leave();
+  assert.equal((await next).done, true);
+  const resumed = await client(server, { storage: store }).resume("chat", { after: value.id });
+  assert.deepEqual(await within(all(resumed), "the rest"), WHOLE.slice(2));
+  const sent = ({ method, path, headers, body }) => [method, path, headers["last-event-id"], body];
+  const posted = (cursor) => ["POST", "/chat", cursor, '{"text":"hi"}'];
+  assert.deepEqual(server.requests.map(sent), [undefined, `${RUN}:2`, `${RUN}:2`, `${RUN}:2`].map(posted));
+  assert.equal(new Set(server.requests.map(({ headers }) => headers["idempotency-key"])).size, 1);
+});
+
+test("a handler of one's own may answer with the run that continues the one that was cut off", async () => {
+  const next = "f".repeat(32);
+  const renamed = (text) => text.replaceAll(RUN, next);
+  const continued = says(renamed(`${HEAD}\r\n${LOG.join("")}`));
+  const server = await misbehaving([cut(LOG[0].length + LOG[1].length, "reset"), continued]);
+  const stream = await client(server).start({ text: "hi" }, { to: "/chat" });
+  assert.deepEqual(await within(all(stream), "the run"), ["attempt", "one", "restart", ...CHUNKS, "succeeded"]);
+  assert.equal(stream.id, next);
+});
+
 test("a page that may not read our headers learns the run from its first event", async () => {
   const hidden = HEAD.replace(/Outlive-.*\r\n/g, "");
   const server = await misbehaving([says(`${hidden}\r\n`), says(`${hidden}\r\n${LOG[0]}`)]);
@@ -390,6 +423,29 @@ test("an aborted signal throws its reason, wherever the stream is", async () => 
     await assert.rejects(within(all(stream), name), (reason) => reason === "why");
     await gone(server);
   }
+});
+
+test("an aborted signal holds back even what has arrived", async () => {
+  const server = await misbehaving([]);
+  const controller = new AbortController();
+  const seen = [];
+  const following = client(server).follow(RUN, { signal: controller.signal }).each({
+    attempt: () => controller.abort("enough"),
+    chunk: ({ data }) => seen.push(data),
+  });
+  await assert.rejects(within(following, "the end"), (reason) => reason === "enough");
+  assert.deepEqual(seen, []);
+});
+
+test("a connection that is given up is closed before there is another", async () => {
+  let closed;
+  const bad = (socket) => {
+    closed = new Promise((resolve) => socket.once("close", resolve));
+    socket.write(`${HEAD}\r\n${LOG[0]}${LOG[2]}`);
+  };
+  const next = (...exchange) => within(closed, "the first to close").then(() => right(...exchange));
+  const { seen } = await follow([bad, next]);
+  assert.deepEqual(seen, WHOLE);
 });
 
 test("a signal leaves a submit that waits for its server, and a call", async () => {

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 HERE = pathlib.Path(__file__).parent
+MODULE = HERE.parents[1] / "src" / "outlive" / "client" / "outlive.js"
 TOOLS = HERE / "node_modules"
 IN_A_BROWSER = "browser.test.mjs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -81,7 +82,17 @@ def _all_pass(node: str, *files: str) -> None:
     assert (counted["skipped"], counted["todo"]) == (0, 0)
 
 
-def test_the_module_needs_nothing_and_is_as_it_was_written() -> None:
-    source = pathlib.Path(HERE, "../../src/outlive/client/outlive.js").read_text()
+def test_every_code_and_every_setting_of_the_client_is_documented() -> None:
+    page = (HERE.parents[1] / "docs" / "client.md").read_text()
+    codes = set(re.findall(r'\bcode: "(\w+)"', MODULE.read_text()))
+    (options,) = re.findall(r"@typedef \{\{(url: .*?)\}\} Options", MODULE.read_text(), re.DOTALL)
+    settings = set(re.findall(r"(\w+): ", options))
+    assert len(codes) > 6
+    assert len(settings) > 8
+    assert {word for word in codes | settings if f"`{word}`" not in page} == set()
+
+
+def test_the_module_needs_nothing() -> None:
+    source = MODULE.read_text()
     assert not re.search(r"^\s*import\b|\bimport\(|\brequire\(", source, re.MULTILINE)
     assert max(map(len, source.splitlines())) <= 120

@@ -14,8 +14,9 @@ export async function right() {
   console.log(end?.data.state, stream.cursor.length, (await stream.stop()).outcome);
   const { runs, before } = await outlive.list({ state: "running", before: undefined });
   const resumed = await outlive.resume("chat", { after: stream.cursor, gaps: "skip", signal: AbortSignal.timeout(1) });
+  const own = await outlive.start({ text: "hi" }, { to: "/chat" });
   const error = new OutliveError({ code: "x" });
-  return [runs[0]?.run_id, before?.length, resumed?.id, error.retryAfter, error.runId?.length];
+  return [own.id, runs[0]?.run_id, before?.length, resumed?.id, error.retryAfter, error.runId?.length];
 }
 
 export async function wrong() {

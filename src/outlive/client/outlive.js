@@ -14,14 +14,16 @@
  * @typedef {{[type in EventType]?: (event: RunEvent) => unknown}} Handlers
  * @typedef {{signal?: AbortSignal, onConnection?: (now: Condition) => void, gaps?: "refuse" | "skip"}} Watching
  *   `signal` leaves; `onConnection` hears of the connection; `gaps` is what an expired cursor means
- * @typedef {Watching & {key?: string, intent?: string}} Submitting
- *   `key` is the idempotency key; `intent` names a place that keeps one across reloads of the page
+ * @typedef {Watching & {key?: string, intent?: string, to?: string}} Submitting
+ *   `key` is the idempotency key; `intent` names a place that keeps one across reloads of the page; `to` is the path
+ *   of a handler that is not the router's
  * @typedef {HeadersInit | (() => HeadersInit | Promise<HeadersInit>)} HeaderSource
  * @typedef {Pick<Storage, "getItem" | "setItem" | "removeItem">} Store
  * @typedef {{url: string, headers: HeaderSource, credentials: RequestCredentials, fetch: typeof fetch,
  *   storage: Store | null, silence: number, delay: number, longestDelay: number, retries: number,
  *   longestEvent: number}} Options
- * @typedef {Watching & {key?: string, body?: string, run?: string, seq?: number,
+ * @typedef {{key: string, body: string, to?: string}} Intent
+ * @typedef {Watching & Partial<Intent> & {after?: string, run?: string, seq?: number,
  *   ended?: (cutOff: boolean) => void}} Source
  */
 
@@ -339,6 +341,8 @@ export class Stream {
   /** The last event that was taken; null while the first one may be any. @type {number | null} */
   #seq;
   #epoch = 0;
+  /** Whether the run was replaced by the one that continues it. */
+  #continued = false;
   #opened = false;
   #over = false;
   /** @type {number | null | undefined} */
@@ -498,18 +502,19 @@ export class Stream {
 
   /** @param {Connection} connection */
   async #connect(connection) {
-    const { key, body } = this.#source;
-    const headers = { Accept: "text/event-stream" };
-    const response = this.id
-      ? await this.#wire.send(connection, `${path(this.id)}/events`, {
-          headers: this.cursor ? { ...headers, "Last-Event-ID": this.cursor } : headers,
-        })
-      : await this.#wire.send(connection, "/runs", {
-          method: "POST",
-          headers: { ...headers, "Content-Type": "application/json", "Idempotency-Key": key ?? newKey() },
-          body,
-        });
-    this.id ||= response.headers.get("Outlive-Run") ?? "";
+    const { key = "", body, to, after } = this.#source;
+    const cursor = this.cursor || after;
+    const headers = { Accept: "text/event-stream", ...(cursor && { "Last-Event-ID": cursor }) };
+    const submit = { ...headers, "Content-Type": "application/json", "Idempotency-Key": key };
+    const response =
+      this.id && to === undefined
+        ? await this.#wire.send(connection, `${path(this.id)}/events`, { headers })
+        : await this.#wire.send(connection, to ?? "/runs", { method: "POST", headers: submit, body });
+    const named = response.headers.get("Outlive-Run") ?? "";
+    if (to !== undefined && this.id && named && named !== this.id) {
+      [this.id, this.#seq, this.#epoch, this.#continued] = ["", null, 0, true];
+    }
+    this.id ||= named;
     this.admitted ||= response.headers.get("Outlive-Admitted") ?? "";
     const type = response.headers.get("Content-Type") ?? "";
     if (response.status === 204 || /^text\/event-stream\s*(;|$)/i.test(type)) return response;
@@ -555,7 +560,7 @@ export class Stream {
     this.#seq = seq;
     if (type === "attempt") this.#epoch = said.epoch;
     if (type === "chunk" && said.epoch < this.#epoch) return null;
-    const known = /** @type {EventType} */ (type === "attempt" && seq > 1 ? "restart" : type);
+    const known = /** @type {EventType} */ (type === "attempt" && (seq > 1 || this.#continued) ? "restart" : type);
     return { type: known, id, seq, epoch: said.epoch, mode: said.mode ?? null, data: said.data };
   }
 
@@ -628,17 +633,37 @@ export class Outlive {
 
   /**
    * Submit a run and follow it. It returns once the server has answered, and throws what it refused.
+   * @overload
    * @param {NewRun} request
+   * @param {Submitting & {to?: undefined}} [options]
+   * @returns {Promise<Stream>}
+   */
+  /**
+   * The same by a handler of one's own, which submits what it is sent and returns the stream.
+   * @overload
+   * @param {unknown} request
+   * @param {Submitting & {to: string}} options
+   * @returns {Promise<Stream>}
+   */
+  /**
+   * @param {unknown} request
    * @param {Submitting} [options]
    */
-  async start(request, { intent, key, ...watching } = {}) {
-    const body = JSON.stringify(request);
-    const kept = this.#keep(intent, body, key);
-    const forget = () => this.#forget(intent, kept);
+  async start(request, { intent, key, to, ...watching } = {}) {
+    const made = this.#keep(intent, { key: key ?? "", body: JSON.stringify(request), to });
+    return this.#post(intent, made, watching);
+  }
+
+  /**
+   * @param {string | undefined} intent
+   * @param {Intent} made
+   * @param {Watching & {after?: string}} watching
+   */
+  async #post(intent, made, watching) {
+    const forget = () => this.#forget(intent, made.key);
     const ended = (/** @type {boolean} */ cutOff) => cutOff || forget();
-    const stream = new Stream(this.#wire, { ...watching, body, key: kept, ended });
     try {
-      return await stream.opened();
+      return await new Stream(this.#wire, { ...watching, ...made, ended }).opened();
     } catch (error) {
       if (refused(error)) forget();
       throw error;
@@ -654,6 +679,7 @@ export class Outlive {
   async resume(intent, { after = "", ...watching } = {}) {
     const kept = this.#kept(intent);
     if (kept === null) return null;
+    if (kept.to !== undefined) return this.#post(intent, kept, { ...watching, after });
     const forget = () => this.#forget(intent, kept.key);
     const again = this.submit(JSON.parse(kept.body), { key: kept.key, signal: watching.signal });
     const { run_id: run, admitted } = await again.catch((error) => {
@@ -724,34 +750,34 @@ export class Outlive {
   }
 
   /**
-   * The key of an intent: the one that was kept if it is the same request, so that a second click is no second run.
+   * Give it a key: the one that was kept if it is the same request, so that a second click is no second run.
    * @param {string | undefined} intent
-   * @param {string} body
-   * @param {string | undefined} given
+   * @param {Intent} made
    */
-  #keep(intent, body, given) {
-    if (intent === undefined) return given ?? newKey();
-    const kept = this.#kept(intent);
-    const key = given ?? (kept?.body === body ? kept.key : newKey());
-    const text = JSON.stringify({ key, body });
+  #keep(intent, made) {
+    const kept = intent === undefined ? null : this.#kept(intent);
+    const same = kept !== null && kept.body === made.body && kept.to === made.to;
+    const keyed = { ...made, key: made.key || (same ? kept.key : newKey()) };
+    if (intent === undefined) return keyed;
+    const text = JSON.stringify(keyed);
     this.#intents.set(intent, text);
     try {
       this.#wire.options.storage?.setItem(this.#place(intent), text);
     } catch {
       // The storage is full: the key holds as long as this object, as the documentation says.
     }
-    return key;
+    return keyed;
   }
 
   /**
    * @param {string} intent
-   * @returns {{key: string, body: string} | null}
+   * @returns {Intent | null}
    */
   #kept(intent) {
     try {
       const text = this.#intents.get(intent) ?? this.#wire.options.storage?.getItem(this.#place(intent));
-      const { key, body } = JSON.parse(text ?? "{}");
-      return typeof key === "string" && typeof body === "string" ? { key, body } : null;
+      const { key, body, to } = JSON.parse(text ?? "{}");
+      return typeof key === "string" && typeof body === "string" ? { key, body, to } : null;
     } catch {
       return null; // somebody else wrote there
     }
