@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from outlive import agents, encoding, errors, failpoints, patience, recorder, seams, signals
+from outlive import agents, artifacts, encoding, errors, failpoints, patience, recorder, seams, signals
 from outlive.effects import attempt as effects
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
@@ -35,12 +35,14 @@ class Surroundings:
     happenings: signals.Signals
     local: seams.Seams = seams.REAL
     drain: float = DRAIN_SECONDS
+    artifacts: artifacts.Root | None = None
 
 
 @dataclass(kw_only=True, slots=True)
 class Attempt:
     """One attempt while it lasts.
 
+    ``linking``: perhaps the record links its files.
     ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``leaked`` holds an agent
     that would not return.
     """
@@ -53,12 +55,16 @@ class Attempt:
     context: agents.Context = field(init=False)
     patience: patience.Patience = field(init=False)
     ledger: effects.Ledger = field(init=False)
+    files: artifacts.Attempt | None = field(init=False)
+    linking: bool = False
     cut: bool = False
     leaked: asyncio.Task[agents.Outcome | None] | None = None
 
     def __post_init__(self) -> None:
         self.patience = patience.Patience(self.run.policy)
-        self.context = agents.Context(run=self.run, claim=self.held.claim)
+        root, claim = self.around.artifacts, self.held.claim
+        self.files = root.attempt(claim.run_id, claim.epoch) if root else None
+        self.context = agents.Context(run=self.run, claim=claim, files=self.files)
         self.recorder = Recorder(
             self.around.store,
             self.around.keeper,
@@ -96,11 +102,16 @@ async def drive(attempt: Attempt) -> None:
     finally:
         await _sheltered(_conclude(attempt, work, writing))
 
+        if attempt.files is not None and not attempt.linking:
+            await _sheltered(attempt.files.dropped())
 
 async def _consume(attempt: Attempt) -> agents.Outcome | None:
     """Read the agent to its end; None if it was cut short but returned by itself."""
     effects.CURRENT.set(attempt.ledger)  # this task is the agent's alone
     outcome = agents.Outcome()
+    if attempt.files is not None:
+        artifacts.CURRENT.set(attempt.files)
+        await attempt.files.begin()
     try:
         async with aclosing(attempt.agent.stream(attempt.context)) as items:
             async for item in items:
@@ -210,6 +221,7 @@ async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -
             await _settle(attempt, verdict, tail)
     except errors.Fenced:
         _refused(attempt, write)
+        attempt.linking = False
     except errors.Unavailable as failure:
         claim = attempt.held.claim
         attempt.around.happenings.emit(
@@ -291,10 +303,9 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     around, claim = attempt.around, attempt.held.claim
     leaked = attempt.leaked is not None
     # An earlier attempt may have left something in the ledger; this one knows of itself.
+    verdict = dataclasses.replace(await _with_files(attempt, verdict), tail=tail)
     settle = effect_moves.settle_run if attempt.ledger.used or claim.epoch > 1 else moves.settle
-    step = settle(
-        claim, dataclasses.replace(verdict, tail=tail), attempt.recorder.last_seq, raise_epoch=leaked
-    )
+    step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=leaked)
     settled = await around.keeper.write(attempt.held, step)
     around.happenings.emit(
         signals.RunEnded(
@@ -302,12 +313,26 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
         )
     )
     if settled.others_wait:
+    if attempt.files is not None and claim.epoch > 1:
+        await attempt.files.alone()
         around.store.announce(wakeup.QUEUE)
     batch = (*tail, steps.end_event(verdict))
     recorder.announce(around.store, claim, batch, attempt.recorder.last_seq + len(batch), settled.stored)
 
 
 def _refused(attempt: Attempt, write: signals.Write) -> None:
+async def _with_files(attempt: Attempt, verdict: Verdict) -> Verdict:
+    """Link what the agent made, unless it has not returned: it may write on for ever."""
+    if attempt.files is None or attempt.leaked is not None:
+        return verdict
+    try:
+        files = await attempt.files.finished()
+    except OSError as failure:  # the disk is full, or broken: a verdict without them would be a lie
+        return _failed(attempt.run.run_id, "artifacts_lost", failure)
+    attempt.linking = bool(files)
+    return dataclasses.replace(verdict, artifacts=files)
+
+
     claim = attempt.held.claim
     attempt.around.happenings.emit(
         signals.StaleWriteRefused(run_id=claim.run_id, epoch=claim.epoch, write=write)

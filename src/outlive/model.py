@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from outlive.artifacts import Artifact
 from outlive.limits import Quota
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
@@ -299,6 +300,7 @@ class Verdict:
     detail: str | None = None
     failure: str | None = None
     tail: tuple[NewEvent, ...] = field(default=())
+    artifacts: tuple[Artifact, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

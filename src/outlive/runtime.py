@@ -1,17 +1,16 @@
 """The composition root: the one object that an application holds.
 
-The only module that names a concrete store.  It builds the parts, starts the background duties, and ends them
+It builds the parts, starts the background duties, and ends them
 in the order in which nothing is lost: no more submits, hand back what runs, let viewers go, close the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import importlib.util
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -31,12 +30,17 @@ from outlive import (
     worker,
 )
 from outlive.agents import Agent, Binds, Registry
+from outlive.artifacts import Artifact, Root, linked
+from outlive.databases import exists as exists
+from outlive.databases import installed
+from outlive.databases import migrate as migrate
+from outlive.databases import open_store as open_store
 from outlive.effects import desk
 from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
-from outlive.store import Store, reads, sqlite
+from outlive.store import reads
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -51,6 +55,7 @@ class Outlive:
     an API process that only submits and observes.  ``viewer_lease`` is for how many seconds a viewer counts
     as watching without a further word from its server.  ``limits`` hold for each principal, and
     ``agent_limits`` for the agents named there, over all processes on the database that were given them.
+    ``artifacts`` is a directory, the same for all processes, for the files that agents make.
 
     Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
     """
@@ -67,6 +72,7 @@ class Outlive:
         viewer_lease: float = presence.LEASE,
         limits: Limits | None = None,
         agent_limits: Mapping[str, Limits] | None = None,
+        artifacts: str | Path | None = None,
     ) -> None:
         self.signals = signals.Signals()
         self.registry = Registry(agents, hidden=_hidden())
@@ -76,6 +82,7 @@ class Outlive:
         self.effects = desk.Desk(self.store)
         self._drain = drain
         self._viewer_lease = viewer_lease
+        self.artifact_root = Root(Path(artifacts)) if artifacts is not None else None
         self.limits = ByWhom(principals=limits, agents=agent_limits or {})
         self._database = database
         self._local = seams.REAL
@@ -124,7 +131,12 @@ class Outlive:
         store, told, local = self.store, self.signals, self._local
         self._keeper = lease.Keeper(store, timing=self.timing, happenings=told, local=local)
         around = execution.Surroundings(
-            store=store, keeper=self._keeper, happenings=told, local=local, drain=self._drain / 4
+            store=store,
+            keeper=self._keeper,
+            happenings=told,
+            local=local,
+            drain=self._drain / 4,
+            artifacts=self.artifact_root,
         )
         self._worker = worker.Worker(self.registry, around, slots=self.slots)
         starter = self._worker if self.slots else None
@@ -305,6 +317,14 @@ class Outlive:
         subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
         return await self.store.read(reads.events(run_id, after, limit))
 
+    async def artifacts(self, run_id: str, *, tenant: str | None = "") -> list[Artifact]:
+        """Return the files that a run made: none before it has ended; raises ``NotFound``."""
+        run = await self.run(run_id, tenant=tenant)
+        if not run.state.terminal:
+            return []
+        ends = await self.store.read(reads.events(run_id, run.last_seq - 1, 1))
+        return linked(ends[0].data) if ends else []
+
     async def thread(self, name: str, *, tenant: str = "") -> Thread:
         """Return a thread by its external name; raises ``NotFound``."""
         commands.check_name("thread", name)
@@ -318,81 +338,9 @@ class Outlive:
         return await self.run(run_id, tenant=tenant)
 
 
-def open_store(database: str, direct: str | None, happenings: signals.Signals) -> Store:
-    """Return the store that a URL names, not yet open; raises ``Misconfigured``."""
-    return _dispatch(
-        database,
-        sqlite=functools.partial(_sqlite_store, happenings=happenings),
-        postgres=functools.partial(_postgres_store, direct=direct, happenings=happenings),
-    )
-
-
-def migrate(database: str, *, include_post: bool = True) -> list[str]:
-    """Bring a database's schema up to date; returns the migrations applied.  Blocks."""
-    return _dispatch(
-        database,
-        sqlite=functools.partial(_migrate_sqlite, include_post=include_post),
-        postgres=functools.partial(_migrate_postgres, include_post=include_post),
-    )
-
-
-def exists(database: str) -> bool:
-    """Say whether a SQLite database's file is there; a server's databases are taken to be."""
-    return _dispatch(database, sqlite=lambda path: Path(path).exists(), postgres=lambda _: True)
-
-
-def _dispatch(database: str, *, sqlite: Callable[[str], T], postgres: Callable[[str], T]) -> T:
-    scheme, colon, rest = database.partition(":")
-    if scheme == "sqlite" and rest.startswith("///") and len(rest) > len("///"):
-        return sqlite(rest.removeprefix("///"))
-    if scheme in ("postgresql", "postgres") and colon:
-        return postgres(database)
-    raise errors.Misconfigured(
-        "The database URL is neither SQLite nor PostgreSQL.",
-        hint="Use sqlite:///file.db (sqlite:////absolute/file.db) or postgresql://user@host/name.",
-    )
-
-
-def _sqlite_store(path: str, *, happenings: signals.Signals) -> Store:
-    return sqlite.SqliteStore(path, happenings=happenings)
-
-
-def _postgres_store(dsn: str, *, direct: str | None, happenings: signals.Signals) -> Store:
-    postgres = _import_postgres()
-    store: Store = postgres.PostgresStore(dsn, direct_dsn=direct, happenings=happenings)
-    return store
-
-
-def _import_postgres() -> Any:
-    try:
-        return importlib.import_module("outlive.store.postgres")
-    except ImportError as missing:
-        raise errors.Misconfigured(
-            "PostgreSQL support is not installed.", hint="Run: pip install 'outlive[postgres]'"
-        ) from missing
-
-
-def _migrate_sqlite(path: str, *, include_post: bool) -> list[str]:
-    return sqlite.migrate_file(path, include_post=include_post)
-
-
-def _migrate_postgres(dsn: str, *, include_post: bool) -> list[str]:
-    applied: list[str] = _import_postgres().migrate_database(dsn, include_post=include_post)
-    if _installed("langgraph.checkpoint.postgres"):
-        importlib.import_module("outlive.agents.saver_postgres").setup_postgres(dsn)
-    return applied
-
-
 def _hidden() -> list[Agent]:
     """The agents that every worker drives, for as far as what they need is installed."""
-    if not _installed("tenacity"):
+    if not installed("tenacity"):
         return []
     agent: Agent = importlib.import_module("outlive.effects.aftermath").AGENT
     return [agent]
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

@@ -59,7 +59,12 @@ async def serving(
         await gate.wait()
         yield outlive.Outcome(output=context.input)
 
-    served = outlive.Outlive(database, [gated], **options)
+    @outlive.agent("writing", policy=policy.job())
+    async def writing(context: outlive.Context) -> AsyncGenerator[Any, None]:
+        await asyncio.to_thread(context.artifact("made.html").write_text, "<script>alert(1)</script>")
+        yield 1
+
+    served = outlive.Outlive(database, [gated, writing], **options)
     app = application.application(served, principal=principal or auth.api_keys(served))
     async with served, native_service.listening(app) as port:
         yield Keyed(outlive=served, app=app, url=f"http://127.0.0.1:{port}", gate=gate)

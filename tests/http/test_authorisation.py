@@ -24,8 +24,8 @@ from outlive.principal import Scope
 class Row:
     """One way to use a route.
 
-    ``own``: what the owner is answered; a stranger gets 404, or what ``foreign`` says.  ``public``: anybody
-    at all may ask, and gets what ``own`` says.
+    ``ended``: the run in its path is one that has ended.  ``own``: what the owner is answered; a stranger
+    gets 404, or what ``foreign`` says.  ``public``: anybody may ask, and gets what ``own`` says.
     """
 
     method: str
@@ -36,6 +36,7 @@ class Row:
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
     query: str = ""
+    ended: bool = False
 
     def __str__(self) -> str:
         words = " ".join(f"{name}:{text}" for name, text in self.headers.items())
@@ -72,6 +73,11 @@ MATRIX = [
     Row(method="GET", path="/runs/{run_id}/events", headers=PAGE, query="?after={run}:1"),
     Row(method="POST", path="/runs/{run_id}/stop", own=202),
     Row(method="GET", path="/threads/{thread:path}"),
+    # Files: of a run that has ended, for before that it has none.
+    Row(method="GET", path="/runs/{run_id}/artifacts"),
+    Row(method="GET", path="/runs/{run_id}/artifacts/{name}", own=404),
+    Row(method="GET", path="/runs/{run_id}/artifacts", ended=True),
+    Row(method="GET", path="/runs/{run_id}/artifacts/{name}", ended=True),
     # Effects: the gated agent has executed one, so what became of it is known, and its owner may say nothing.
     Row(method="GET", path="/effects", foreign=200),
     Row(method="GET", path="/effects", query="?unsettled=true", foreign=200),
@@ -85,9 +91,10 @@ PRIVATE = pytest.mark.parametrize("row", [row for row in MATRIX if not row.publi
 
 
 @pytest.fixture(scope="module")
-async def keyed(lasting_database: str) -> AsyncIterator[Keyed]:
+async def keyed(lasting_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyed]:
     """A service for the whole module."""
-    async with keyed_service.serving(lasting_database, slots=5000) as served:
+    root = tmp_path_factory.mktemp("artifacts")
+    async with keyed_service.serving(lasting_database, slots=5000, artifacts=root) as served:
         yield served
 
 
@@ -101,17 +108,19 @@ class Named:
     run: str = field(default_factory=seams.new_id)
     thread: str = field(default_factory=lambda: f"thread-{seams.new_id()}")
     effect: str = field(default_factory=seams.new_id)
+    ended: str = field(default_factory=seams.new_id)
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, text: str, *, ended: bool = False) -> str:
         """Put the names where a row wants them."""
-        wanted = {"run_id": self.run, "run": self.run, "thread:path": self.thread, "thread": self.thread}
-        for word, name in {**wanted, "effect_id": self.effect}.items():
+        wanted = {"run_id": self.ended if ended else self.run, "run": self.run, "name": "made.html"}
+        wanted |= {"thread:path": self.thread, "thread": self.thread, "effect_id": self.effect}
+        for word, name in wanted.items():
             text = text.replace("{" + word + "}", name)
         return text
 
     def hidden(self, text: str) -> str:
         """The same text whatever the names are."""
-        names = {self.run: "RUN", self.thread: "THREAD", self.effect: "EFFECT"}
+        names = {self.run: "RUN", self.ended: "ENDED", self.thread: "THREAD", self.effect: "EFFECT"}
         for name, word in names.items():
             text = text.replace(name, word)
         return text
@@ -130,7 +139,9 @@ async def mine(keyed: Keyed) -> Mine:
                 if line.startswith("event: chunk"):  # so it is driven, and a stop will not end it at once
                     break
         (effect,) = (await owner.get(f"/runs/{run}/effects")).json()["effects"]
-    return key, Named(run=run, thread=thread, effect=effect["effect_id"])
+        other = (await owner.post("/runs", json={"agent": "writing"})).json()["run_id"]
+        assert '"closed":true' in (await owner.get(f"/runs/{other}/events", headers=STREAM)).text
+    return key, Named(run=run, thread=thread, effect=effect["effect_id"], ended=other)
 
 
 Answer = tuple[int, str, dict[str, str]]
@@ -140,7 +151,7 @@ async def asked(client: httpx.AsyncClient, row: Row, named: Named) -> Answer:
     """Ask once; of a stream no more than its status is read."""
     headers = {name: named(text) for name, text in row.headers.items()}
     body = None if row.body is None else json.loads(named(json.dumps(row.body)))
-    where = named(row.path + row.query)
+    where = named(row.path + row.query, ended=row.ended)
     async with client.stream(row.method, where, headers=headers, json=body) as answer:
         streams = answer.headers.get("content-type", "").startswith("text/event-stream")
         text = "" if streams else (await answer.aread()).decode()
@@ -182,7 +193,7 @@ async def test_S22_a_stranger_is_answered_as_if_it_had_never_been(keyed: Keyed, 
     async with keyed.client(stranger.text) as other:
         foreign = await asked(other, row, named)
         assert foreign[0] == row.foreign, foreign[1]
-        assert row.foreign == 404 or not {"RUN", "EFFECT"} & set(re.findall("[A-Z]+", foreign[1]))
+        assert row.foreign == 404 or not {"RUN", "ENDED", "EFFECT"} & set(re.findall("[A-Z]+", foreign[1]))
         if row.foreign == 404:
             assert foreign == await asked(other, row, Named())
         elif row.method == "GET":
@@ -208,7 +219,7 @@ async def test_S22_without_credentials_that_hold_nothing_is_told_and_nothing_is_
         if not row.public:
             assert json.loads(text)["code"] == "unauthenticated"
             assert headers["www-authenticate"] == "Bearer"
-            assert not {"RUN", "THREAD", "EFFECT"} & set(re.findall("[A-Z]+", text))
+            assert not {"RUN", "ENDED", "THREAD", "EFFECT"} & set(re.findall("[A-Z]+", text))
 
 
 @PRIVATE

@@ -80,7 +80,7 @@ async def test_asking_often_asks_the_database_seldom_and_never_for_long(
 
 async def test_being_ready_never_asks_who_asks_and_says_nothing_of_anybody(database: str) -> None:
     async with keyed_service.serving(database) as keyed, keyed.client("nonsense") as client:
-        assert (await client.get("/ready")).json() == {"status": "ready", "agents": ["gated"]}
+        assert (await client.get("/ready")).json() == {"status": "ready", "agents": ["gated", "writing"]}
         assert (await client.get("/health")).json() == {"status": "ok"}
         for path in ("/ready", "/health"):
             head = await client.head(path)

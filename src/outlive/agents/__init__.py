@@ -11,9 +11,10 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from outlive import errors
+from outlive import artifacts, errors
 from outlive.model import Claim, Run
 from outlive.policy import RunPolicy
 from outlive.states import State
@@ -71,6 +72,7 @@ class Context:
     run: Run
     claim: Claim
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    files: artifacts.Attempt | None = None
 
     @property
     def input(self) -> Any:
@@ -82,6 +84,13 @@ class Context:
         """The run's metadata as it was submitted."""
         parsed: dict[str, Any] = restored(self.run.metadata)
         return parsed
+
+    def artifact(self, name: str) -> Path:
+        """Return where to write the file ``name``; it is the run's once this attempt's verdict is recorded.
+
+        Raises ``InvalidInput`` for a name that is none, ``Misconfigured`` where no directory is set.
+        """
+        return artifacts.of(self.files, name)
 
     @property
     def attempt(self) -> int:

@@ -100,6 +100,7 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         viewer_lease=chosen.viewer_lease,
         limits=chosen.principal_limits,
         agent_limits=chosen.limits_by_agent,
+        artifacts=chosen.artifacts,
     )
 
 

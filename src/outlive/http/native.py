@@ -18,7 +18,7 @@ import pydantic
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from outlive import commands, errors, presence, seams, subscription
-from outlive.http import auth, body, effects, health, problem, sse
+from outlive.http import artifacts, auth, body, effects, health, problem, sse
 from outlive.model import Admitted, Event, Run, StopOutcome, Submitted
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
 from outlive.principal import NOBODY, Principal
@@ -92,6 +92,7 @@ def router(
     problem.readable(scoped, "/runs/{run_id}/events", native.events)
     problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
     effects.add(scoped, outlive)
+    artifacts.add(scoped, outlive)
     routes.include_router(scoped)
     return routes
 

@@ -153,4 +153,6 @@ def end_event(verdict: Verdict, effects: Mapping[str, Any] | None = None) -> New
     }
     if effects is not None:
         payload["effects"] = effects
+    if verdict.artifacts:
+        payload["artifacts"] = [artifact.entry() for artifact in verdict.artifacts]
     return NewEvent(kind=EventKind.END, payload=json.dumps(payload, separators=(",", ":")))
