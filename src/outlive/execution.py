@@ -101,17 +101,17 @@ async def drive(attempt: Attempt) -> None:
         raise
     finally:
         await _sheltered(_conclude(attempt, work, writing))
-
         if attempt.files is not None and not attempt.linking:
             await _sheltered(attempt.files.dropped())
+
 
 async def _consume(attempt: Attempt) -> agents.Outcome | None:
     """Read the agent to its end; None if it was cut short but returned by itself."""
     effects.CURRENT.set(attempt.ledger)  # this task is the agent's alone
-    outcome = agents.Outcome()
     if attempt.files is not None:
         artifacts.CURRENT.set(attempt.files)
         await attempt.files.begin()
+    outcome = agents.Outcome()
     try:
         async with aclosing(attempt.agent.stream(attempt.context)) as items:
             async for item in items:
@@ -220,8 +220,8 @@ async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -
         if verdict is not None:
             await _settle(attempt, verdict, tail)
     except errors.Fenced:
-        _refused(attempt, write)
         attempt.linking = False
+        _refused(attempt, write)
     except errors.Unavailable as failure:
         claim = attempt.held.claim
         attempt.around.happenings.emit(
@@ -302,8 +302,8 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
 async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]) -> None:
     around, claim = attempt.around, attempt.held.claim
     leaked = attempt.leaked is not None
-    # An earlier attempt may have left something in the ledger; this one knows of itself.
     verdict = dataclasses.replace(await _with_files(attempt, verdict), tail=tail)
+    # An earlier attempt may have left something in the ledger; this one knows of itself.
     settle = effect_moves.settle_run if attempt.ledger.used or claim.epoch > 1 else moves.settle
     step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=leaked)
     settled = await around.keeper.write(attempt.held, step)
@@ -312,15 +312,14 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
             run_id=claim.run_id, state=verdict.state, reason=verdict.reason, error=verdict.failure
         )
     )
-    if settled.others_wait:
     if attempt.files is not None and claim.epoch > 1:
         await attempt.files.alone()
+    if settled.others_wait:
         around.store.announce(wakeup.QUEUE)
     batch = (*tail, steps.end_event(verdict))
     recorder.announce(around.store, claim, batch, attempt.recorder.last_seq + len(batch), settled.stored)
 
 
-def _refused(attempt: Attempt, write: signals.Write) -> None:
 async def _with_files(attempt: Attempt, verdict: Verdict) -> Verdict:
     """Link what the agent made, unless it has not returned: it may write on for ever."""
     if attempt.files is None or attempt.leaked is not None:
@@ -333,6 +332,7 @@ async def _with_files(attempt: Attempt, verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, artifacts=files)
 
 
+def _refused(attempt: Attempt, write: signals.Write) -> None:
     claim = attempt.held.claim
     attempt.around.happenings.emit(
         signals.StaleWriteRefused(run_id=claim.run_id, epoch=claim.epoch, write=write)
