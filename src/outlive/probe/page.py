@@ -70,8 +70,8 @@ def render(report: Report) -> str:
         legend(),
         *(_finding(finding) for finding in report.findings),
         *(f"<p>{html.escape(name)}: skipped. {html.escape(why)}</p>" for name, why in report.skipped.items()),
-        _facts("What server and framework do", report.platform),
-        _facts("Behind nginx", report.behind_nginx),
+        _facts("What server and framework do with the probe's own handler", report.platform),
+        _behind_nginx(report),
     ]
     return document(f"outlive probe: {report.target}", body)
 
@@ -194,6 +194,13 @@ def _places(own: Sequence[Checkpoint]) -> dict[str, tuple[int, int]]:
         taken.add(checkpoint.parent)
         places[checkpoint.id] = (column, row)
     return places
+
+
+def _behind_nginx(report: Report) -> str:
+    headings, rows = platforms.matrix(report.behind_nginx)
+    if not rows:
+        return _facts("Behind nginx", report.behind_nginx)
+    return f"<h2>Behind nginx</h2>{table(headings, rows)}"
 
 
 def _facts(title: str, facts: Mapping[str, object]) -> str:

@@ -193,4 +193,34 @@ def rows(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, Mapping):
             yield from rows(value, f"{prefix}{name} · ")
         else:
-            yield f"{prefix}{name}".replace("_", " "), "not seen" if value is None else str(value)
+            yield f"{prefix}{name}".replace("_", " "), "not seen" if value is None else _shown(value)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None | [] | {} | "":
+            return "-"
+        case float():
+            return f"{value:.2f} s"
+        case _:
+            return str(value)
+
+
+def matrix(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of what was seen behind nginx: a row per handler and configuration.
+
+    Columns that say nothing anywhere are left out.
+    """
+    seen = {
+        (handler, configuration): {name: _shown(value) for name, value in facts.items()}
+        for handler, told in found.items()
+        if isinstance(told, Mapping)
+        for configuration, facts in told.items()
+        if isinstance(facts, Mapping)
+    }
+    names = dict.fromkeys(name for facts in seen.values() for name in facts)
+    telling = [name for name in names if {facts.get(name, "-") for facts in seen.values()} - {"-", "0", "no"}]
+    rows = [[*place, *(facts.get(name, "-") for name in telling)] for place, facts in seen.items()]
+    return ["handler", "nginx", *(name.replace("_", " ") for name in telling)], rows

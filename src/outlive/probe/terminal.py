@@ -38,9 +38,10 @@ def show(report: Report, console: Console) -> None:
         _say(console, name, [f"skipped: {reason}"], "dim")
     for note in report.notes:
         _say(console, "hint", [note], "magenta")
-    for title, facts in (("platform", report.platform), ("behind nginx", report.behind_nginx)):
-        if facts:
-            console.print(_facts(title, facts))
+    if report.platform:
+        console.print(_facts("what server and framework do with the probe's own handler", report.platform))
+    if report.behind_nginx:
+        console.print(_behind_nginx(report))
 
 
 def _say(console: Console, name: str, sentences: Sequence[str], style: str) -> None:
@@ -161,6 +162,18 @@ def on_record(finding: Finding) -> str:
         )
         or "-"
     )
+
+
+def _behind_nginx(report: Report) -> Table:
+    headings, rows = platforms.matrix(report.behind_nginx)
+    if not rows:
+        return _facts("behind nginx", report.behind_nginx)
+    table = Table(title="behind nginx: the probe's own handler (platform) and the service's")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def _facts(title: str, facts: object) -> Table:
