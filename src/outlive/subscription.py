@@ -1,7 +1,8 @@
 """Path 3: follow a run or a thread from any cursor to its end.
 
 Replay and live are the same code: read what is committed, hand it over, wait for a hint, read again.  A lost
-hint costs one poll interval, never an event.
+hint costs one poll interval, never an event.  Whoever stands right before the events of a commit that this
+process has just made is given them as a reader would find them, and only so far spared the reading.
 """
 
 from __future__ import annotations
