@@ -13,20 +13,24 @@ _WHERE = {
     "Event": "model",
     "EventStream": "http.sse",
     "LangGraphAgent": "agents.langgraph",
+    "Limits": "limits",
     "Note": "agents",
     "Outcome": "agents",
     "Outlive": "runtime",
     "OutliveError": "errors",
+    "Principal": "principal",
     "Reason": "states",
     "Run": "model",
     "RunPolicy": "policy",
     "State": "states",
     "agent": "agents.generator",
+    "api_keys": "http.auth",
     "chat": "policy",
     "job": "policy",
     "problems": "http.problem",
     "router": "http.native",
     "stream": "http.native",
+    "tokens": "http.tokens",
 }
 __all__ = [
     "Chunk",
@@ -34,20 +38,24 @@ __all__ = [
     "Event",
     "EventStream",
     "LangGraphAgent",
+    "Limits",
     "Note",
     "Outcome",
     "Outlive",
     "OutliveError",
+    "Principal",
     "Reason",
     "Run",
     "RunPolicy",
     "State",
     "agent",
+    "api_keys",
     "chat",
     "job",
     "problems",
     "router",
     "stream",
+    "tokens",
 ]
 
 if TYPE_CHECKING:
@@ -55,11 +63,15 @@ if TYPE_CHECKING:
     from outlive.agents.generator import agent
     from outlive.agents.langgraph import LangGraphAgent
     from outlive.errors import OutliveError
+    from outlive.http.auth import api_keys
     from outlive.http.native import router, stream
     from outlive.http.problem import problems
     from outlive.http.sse import EventStream
+    from outlive.http.tokens import tokens
+    from outlive.limits import Limits
     from outlive.model import Event, Run
     from outlive.policy import RunPolicy, chat, job
+    from outlive.principal import Principal
     from outlive.runtime import Outlive
     from outlive.states import Reason, State
 
