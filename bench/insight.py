@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from outlive.store import sqlite, writer
+from outlive.store import appending, sqlite, writer
 
 _counted = {"commits": 0}
 _profiles: list[cProfile.Profile] = []
@@ -54,9 +54,16 @@ def _counting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_commits(store: Any) -> None:
-    """Count the transactions of one of our stores: on SQLite several pieces of work may share one."""
+    """Count the transactions of one of our stores: several pieces of work may share one."""
     if not isinstance(store, sqlite.SqliteStore):
         count_calls(type(store), "write", "write_with", "write_alone")
+        shared = appending.Appends._send_together
+
+        async def sending(appends: Any, taken: list[Any]) -> None:
+            _counted["commits"] -= len(taken) - 1
+            await shared(appends, taken)
+
+        appending.Appends._send_together = sending  # type: ignore[method-assign]
         return
     together = writer.commit_together
 

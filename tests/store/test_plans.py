@@ -97,6 +97,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "renew": ({"claims": [Claim(**CLAIM)] * 20, "lease_ms": 1}, set()),
     "held": ({"run_ids": ["live-4", "live-8"]}, {"runs"}),
     "append": ({**CLAIM, **BATCH, "lease_ms": 1}, {OF_A_CLAIM, "threads"}),
+    "append_many": (
+        {"batches": [("live-4", "thread-4", 0, "live-token-4", 1, 1, [("chunk", None, "1")])]},
+        {OF_A_CLAIM, "threads"},
+    ),
     "finish": ({**CLAIM, **BATCH, **VERDICT, "raise": 0, "detail": None}, {OF_A_CLAIM, "threads"}),
     "hand_back": (CLAIM, {OF_A_CLAIM}),
     "check_fence": (CLAIM, {OF_A_CLAIM}),
@@ -199,7 +203,7 @@ def full_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Co
         yield connection
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name in sql.load(sql.Dialect.SQLITE)])
 def test_sqlite_reads_by_index(name: str, full_sqlite: sqlite3.Connection) -> None:
     used, scans = sqlite_plan(full_sqlite, name)
     assert scans == []

@@ -30,6 +30,7 @@ from psycopg.rows import dict_row
 from outlive import errors, failpoints, seams, signals
 from outlive.model import Claim, Renewed, Row
 from outlive.store import migrate, retry, sql
+from outlive.store.appending import Appends
 from outlive.store.connection import CONNECT
 from outlive.store.connection import STATEMENT_BUDGET as STATEMENT_BUDGET
 from outlive.store.connection import Connection as Connection
@@ -87,6 +88,7 @@ class PostgresStore:
         self._blocks = BLOCKS
         self._pool_size = pool_size
         self._pool: Pool | None = None
+        self._appends = Appends(self._execute)
         self._direct = Direct(self._direct_dsn, self._blocks, self.hub, self._signals)
         self._running: set[asyncio.Task[Any]] = set()
         self._renewing: psycopg.Connection[dict[str, Any]] | None = None
@@ -118,8 +120,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Let running transactions end, then release every connection and the token."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=STATEMENT_BUDGET)
+        if running := {*self._running, *filter(None, [self._appends.together])}:
+            await asyncio.wait(running, timeout=STATEMENT_BUDGET)
         await self._direct.close()
         if self._pool is not None:
             await self._pool.close()
@@ -198,23 +200,27 @@ class PostgresStore:
         return await self._until(script.name, attempt, budget)
 
     async def _step_through(self, script: Script[T], seconds: float) -> T:
-        pool, give_up = self._lending, self._local.monotonic() + seconds
+        give_up = self._local.monotonic() + seconds
         steps = script.start()
         try:
             step = next(steps)
             while True:
-                connection = await pool.take()
-                try:
-                    left = max(0.0, give_up - self._local.monotonic())
-                    rows = await execute(connection, self._blocks, step, min(left, STATEMENT_BUDGET))
-                finally:
-                    pool.give(connection)
-                step = steps.send(rows)
+                left = min(max(0.0, give_up - self._local.monotonic()), STATEMENT_BUDGET)
+                run = self._appends.run if step.name == "append" else self._execute
+                step = steps.send(await run(step, left))
         except StopIteration as end:
             value: T = end.value
             return value
         finally:
             steps.close()
+
+    async def _execute(self, step: Statement, seconds: float) -> list[Row]:
+        pool = self._lending
+        connection = await pool.take()
+        try:
+            return await execute(connection, self._blocks, step, seconds)
+        finally:
+            pool.give(connection)
 
     async def _together(self, name: str, work: Work[T], budget: float) -> T:
         """Run ``work`` in one transaction, in a task that the caller's cancellation does not reach."""

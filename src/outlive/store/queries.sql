@@ -257,6 +257,49 @@ WITH locked AS MATERIALIZED (
 SELECT run.last_seq, run.lease_until, run.stop_requested_at, run.stop_reason, run.stored_at, thread.thread_seq
 FROM run, thread
 
+-- name: append_many [postgresql]
+-- Appends of several runs at once.  It waits for nobody: a run whose thread or own row is locked, or whose
+-- claim does not stand, is left out, and its append is made alone.  Rows are asked for by arrays of ids: of the
+-- elements of a JSON text PostgreSQL expects a hundred, and would rather read a small table whole.
+WITH asked AS MATERIALIZED (
+    SELECT a.n, a.value ->> 0 AS run_id, a.value ->> 1 AS thread_id, (a.value ->> 2)::bigint AS epoch,
+        a.value ->> 3 AS claim_token, (a.value ->> 4)::bigint AS expected, (a.value ->> 5)::bigint AS lease_ms,
+        json_array_length(a.value -> 6) AS count, a.value -> 6 AS events
+    FROM json_array_elements(CAST(:batches AS json)) WITH ORDINALITY AS a (value, n)
+), locked AS MATERIALIZED (
+    SELECT asked.n, runs.run_id
+    FROM asked
+    JOIN runs ON runs.run_id = asked.run_id AND runs.thread_id = asked.thread_id
+        AND runs.epoch = asked.epoch AND runs.claim_token = asked.claim_token
+        AND runs.state = 'running' AND runs.lease_until > {now} AND runs.last_seq = asked.expected
+    JOIN threads ON threads.thread_id = runs.thread_id
+    WHERE runs.run_id = ANY (ARRAY(SELECT run_id FROM asked))
+        AND threads.thread_id = ANY (ARRAY(SELECT thread_id FROM asked))
+    FOR NO KEY UPDATE OF threads, runs SKIP LOCKED
+), run AS (
+    UPDATE runs SET
+        last_seq = runs.last_seq + asked.count, renewed_at = {now},
+        lease_until = greatest(runs.lease_until, {now} + asked.lease_ms)
+    FROM locked JOIN asked ON asked.n = locked.n
+    WHERE runs.run_id = ANY (ARRAY(SELECT run_id FROM locked))
+        AND runs.run_id = locked.run_id AND runs.last_seq = asked.expected
+    RETURNING asked.n, asked.count, asked.events, runs.run_id, runs.thread_id, runs.epoch, runs.last_seq,
+        runs.lease_until, runs.stop_requested_at, runs.stop_reason, runs.renewed_at AS stored_at
+), thread AS (
+    UPDATE threads SET last_seq = threads.last_seq + run.count
+    FROM run
+    WHERE threads.thread_id = ANY (ARRAY(SELECT thread_id FROM run)) AND threads.thread_id = run.thread_id
+    RETURNING run.n, threads.last_seq AS thread_seq
+), stored AS (
+    INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
+    SELECT run.run_id, run.last_seq - run.count + e.n, run.thread_id, thread.thread_seq - run.count + e.n,
+        run.epoch, e.value ->> 0, e.value ->> 1, e.value ->> 2, run.stored_at
+    FROM run JOIN thread ON thread.n = run.n, json_array_elements(run.events) WITH ORDINALITY AS e (value, n)
+)
+SELECT run.n, run.last_seq, run.lease_until, run.stop_requested_at, run.stop_reason, run.stored_at,
+    thread.thread_seq
+FROM run JOIN thread ON thread.n = run.n
+
 -- name: finish
 -- The one statement that ends a run: state, reason, result and end event together.  Settle proves its
 -- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.  A raised epoch
