@@ -55,7 +55,7 @@ def _run(results: Sequence[Result], options: Options) -> str:
 
 def _line(result: Result) -> tuple[str, ...]:
     held = {True: "held", False: "did not hold", None: "not played"}[result.ok]
-    return (result.name, result.asserts, held, f"{result.seconds:.0f}")
+    return (result.name, result.asserts.replace("`", ""), held, f"{result.seconds:.0f}")
 
 
 def _section(result: Result) -> str:

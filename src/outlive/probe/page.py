@@ -24,7 +24,8 @@ table { border-collapse: collapse; width: 100%; margin: .6rem 0; font-variant-nu
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
   border-bottom: 1px solid var(--rule); }
 ul { padding-left: 1.1rem; }
-.tag { border-radius: .3rem; padding: .05rem .45rem; font-size: .85em; color: #fff; background: #667; }
+.tag { border-radius: .3rem; padding: .05rem .45rem; font-size: .85em; color: #fff; background: #667;
+  white-space: nowrap; }
 .stops { background: #a86a00; } .completes { background: #0a7a8a; } .partial { background: #b3261e; }
 .ok { background: #2b7a3d; } .bad { background: #b3261e; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
@@ -42,7 +43,7 @@ figure { margin: 1rem 0; } figcaption { color: var(--soft); margin-bottom: .2rem
   margin: 0 .3rem 0 .9rem; vertical-align: -.08rem; }
 .note { border-left: .2rem solid #9a7cc0; padding-left: .7rem; }
 .note.bad { border-color: #b3261e; background: none; white-space: pre-wrap; font-family: monospace; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
 """
 
 #: What the colours of a timeline mean.

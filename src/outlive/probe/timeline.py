@@ -121,7 +121,7 @@ def _spans(trace: Trace) -> Iterator[Span]:
         ("node.start", "node.end"),
         ("background.start", "background.end"),
     ):
-        yield from _between(trace, start, over)
+        yield from sorted(_between(trace, start, over), key=lambda span: span.begin)
 
 
 def _requests(trace: Trace) -> dict[str | None, str]:
@@ -141,7 +141,13 @@ def _between(trace: Trace, start: str, end: str) -> Iterator[Span]:
         elif key in open_ones:
             yield _span(trace, lanes, open_ones.pop(key), happening.t, happening.fields.get("error"))
     for happening in open_ones.values():
-        yield _span(trace, lanes, happening, trace.ended, "never ended")
+        yield _span(trace, lanes, happening, _death(trace, happening), "never ended")
+
+
+def _death(trace: Trace, begun: Happening) -> float:
+    """When what never ended was over: with the process that did it, if that was ended."""
+    gone = (trace.left or 0.0) + (trace.exit_seconds or 0.0)
+    return gone if trace.exited is not None and begun.t < gone else trace.ended
 
 
 def _span(trace: Trace, lanes: Mapping[str | None, str], begun: Happening, end: float, error: object) -> Span:

@@ -93,7 +93,7 @@ class InThreads:
         super().__init__(*args, **kwargs)
         self.writing = threading.Event()
 
-    delay = 0.05
+    delay = 0.12
     put: Callable[..., Any]
     put_writes: Callable[..., Any]
     get_tuple: Callable[..., Any]
