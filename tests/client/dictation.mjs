@@ -3,7 +3,7 @@ import { once } from "node:events";
 import net from "node:net";
 import readline from "node:readline";
 
-export const WITHIN = 25_000;
+export const WITHIN = 40_000;
 
 /** Await it, but not for ever. */
 export async function within(promise, what, limit = WITHIN) {

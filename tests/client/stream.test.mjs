@@ -50,7 +50,7 @@ together("a connection", () => {
       const length = Buffer.byteLength(LOG.join(""));
       const step = how === "silent" ? 97 : 11; // silence takes its time
       const places = Array.from({ length: Math.floor(length / step) }, (_, at) => at * step);
-      const silence = how === "silent" ? 300 : 45_000;
+      const silence = how === "silent" ? 1_500 : 45_000;
       const runs = places.map((at) => follow([cut(at, how), cut(at % 64, how)], { silence }));
       for (const { seen } of await Promise.all(runs)) assert.deepEqual(seen, WHOLE);
     });
@@ -62,6 +62,22 @@ test("connections that each bring one event end in the whole run", async () => {
   const { seen, cursors } = await follow(one);
   assert.deepEqual(seen, WHOLE);
   assert.deepEqual(cursors, [undefined, ...LOG.slice(1).map((_, at) => `${RUN}:${at + 1}`)]);
+});
+
+test("troubles of every kind, one after the other, lose nothing and repeat nothing", async () => {
+  const pick = (list) => list[Math.floor(Math.random() * list.length)];
+  const trouble = () => {
+    const [name, fault] = pick(Object.entries(TROUBLES));
+    const at = Math.floor(Math.random() * 900);
+    const how = pick(["closed", "torn", "reset", "silent"]);
+    return Math.random() < 0.5 ? [name, fault] : [`${how} at ${at}`, cut(at, how)];
+  };
+  const runs = Array.from({ length: 40 }, async () => {
+    const troubles = Array.from({ length: 6 }, trouble);
+    const { seen } = await follow(troubles.map(([, fault]) => fault), { silence: 1_500 });
+    assert.deepEqual(seen, WHOLE, `after ${troubles.map(([name]) => name).join(", ")}`);
+  });
+  await Promise.all(runs);
 });
 
 test("an end of the body is no end of the run", async () => {
@@ -106,7 +122,7 @@ together("waiting", () => {
   test("a server that says nothing is given up after the silence, before its header and after", async () => {
     const silent = () => {};
     const half = (socket) => socket.write("HTTP/1.1 200 OK\r\nContent-Ty");
-    const { seen } = await follow([silent, half], { silence: 300 });
+    const { seen } = await follow([silent, half], { silence: 1_000 });
     assert.deepEqual(seen, WHOLE);
   });
 
@@ -132,13 +148,13 @@ together("waiting", () => {
       const bytes = Buffer.from(text);
       let at = 0;
       const timer = setInterval(() => {
-        if (at < bytes.length) return socket.write(bytes.subarray(at, (at += 71)));
+        if (at < bytes.length) return socket.write(bytes.subarray(at, (at += 53)));
         clearInterval(timer);
         return socket.end();
       }, 50);
     };
     const server = await misbehaving([slow]);
-    assert.deepEqual(await client(server, { silence: 1000 }).read(RUN), JSON.parse(text));
+    assert.deepEqual(await client(server, { silence: 1_500 }).read(RUN), JSON.parse(text));
     server.faults = [answers(200, { "Content-Type": "application/json" }, "<h1>")];
     await assert.rejects(client(server).read(RUN), { code: "no_json", transient: false });
   });

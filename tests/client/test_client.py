@@ -9,10 +9,17 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
+
+from outlive import policy
+from outlive.http import native
 
 HERE = pathlib.Path(__file__).parent
 MODULE = HERE.parents[1] / "src" / "outlive" / "client" / "outlive.js"
@@ -22,16 +29,49 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SUMMARY = re.compile(r"^\S+ (tests|pass|skipped|todo) (\d+)$", re.MULTILINE)
 
 
-def _run(*command: str, within: float) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """How a program ended, and what it said."""
+
+    code: int
+    said: str
+
+
+def _run(*command: str, within: float = 50) -> Done:
+    """Run a program, and end all that it started if it takes longer."""
     environment = os.environ | {"PYTHON": sys.executable, "NO_COLOR": "1"}
     environment |= {"BROWSER_FOR_TESTS": _browser() or ""}
-    return subprocess.run(
-        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=within, check=False
+    process = subprocess.Popen(
+        command,
+        cwd=HERE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
+    try:
+        said, _ = process.communicate(timeout=within)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        said += f"\nnot done within {within} s"
+    return Done(process.returncode, said)
 
 
 def _browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def begun(node: str) -> Iterator[dict[str, Future[Done]]]:
+    """The tests in JavaScript, all of them at once: most of their time they wait."""
+    files = {path.name for path in HERE.glob("*.test.mjs")} - {IN_A_BROWSER}
+    options = (node, "--test", "--test-force-exit", "--test-concurrency=3", "--test-reporter=spec")
+    with ThreadPoolExecutor(2) as threads:
+        begun = {"node": threads.submit(_run, *options, *sorted(files), within=100)}
+        if _browser() and (TOOLS / "playwright-core").exists():
+            begun["browser"] = threads.submit(_run, *options, IN_A_BROWSER, within=100)
+        yield begun
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +80,7 @@ def node() -> str:
     found = shutil.which("node")
     if found is None:
         pytest.skip("Node is not installed; the client's tests need Node 20 or newer")
-    version = _run(found, "--version", within=20).stdout.strip()
+    version = _run(found, "--version").said.strip()
     if int(version[1:].partition(".")[0]) < 20:
         pytest.skip(f"Node is too old: {version}; the client's tests need Node 20 or newer")
     return found
@@ -54,32 +94,45 @@ def _tool(name: str) -> pathlib.Path:
 
 def test_the_types_are_right_and_tell_callers_what_is_wrong(node: str) -> None:
     compiler = _tool("typescript") / "bin" / "tsc"
-    done = _run(node, str(compiler), "--project", str(HERE / "tsconfig.json"), within=50)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = _run(node, str(compiler), "--project", str(HERE / "tsconfig.json"))
+    assert done.code == 0, done.said
 
 
 @pytest.mark.timeout(120)
-def test_the_client_in_node(node: str) -> None:
-    files = {path.name for path in HERE.glob("*.test.mjs")} - {IN_A_BROWSER}
-    _all_pass(node, *sorted(files))
+def test_the_client_in_node(begun: dict[str, Future[Done]]) -> None:
+    _all_pass(begun["node"].result())
 
 
 @pytest.mark.timeout(120)
-def test_the_client_in_a_browser(node: str) -> None:
+def test_the_client_in_a_browser(begun: dict[str, Future[Done]]) -> None:
     _tool("playwright-core")
     if _browser() is None:
         pytest.skip("no Chromium is installed: make test installs Debian's, as root")
-    _all_pass(node, IN_A_BROWSER)
+    _all_pass(begun["browser"].result())
 
 
-def _all_pass(node: str, *files: str) -> None:
-    """Run files together: most of their time they wait."""
-    options = ("--test", "--test-force-exit", "--test-concurrency=3", "--test-reporter=spec")
-    done = _run(node, *options, *files, within=110)
-    assert done.returncode == 0, f"{done.stdout[-20_000:]}\n{done.stderr[-5_000:]}"
-    counted = {name: int(number) for name, number in SUMMARY.findall(done.stdout)}
+def _all_pass(done: Done) -> None:
+    assert done.code == 0, done.said[-20_000:]
+    counted = {name: int(number) for name, number in SUMMARY.findall(done.said)}
     assert counted["tests"] == counted["pass"] > 0, counted
     assert (counted["skipped"], counted["todo"]) == (0, 0)
+
+
+def test_the_declared_types_are_those_of_the_module(node: str, tmp_path: pathlib.Path) -> None:
+    compiler = _tool("typescript") / "bin" / "tsc"
+    project = ("--project", str(HERE / "declarations.json"), "--outDir", str(tmp_path))
+    done = _run(node, str(compiler), *project)
+    assert done.code == 0, done.said
+    written, kept = tmp_path / "outlive.d.ts", MODULE.with_suffix(".d.ts")
+    assert written.read_text() == kept.read_text(), "run: npm run --prefix tests/client types"
+
+
+def test_the_type_of_a_request_is_that_of_the_router() -> None:
+    (request,) = re.findall(r"@typedef \{\{(agent: .*?)\}\} NewRun", MODULE.read_text(), re.DOTALL)
+    fields = dict(re.findall(r"(\w+)\??: ([^,]+(?:<[^>]*>)?)", request))
+    assert fields.keys() == native.NewRun.model_fields.keys()
+    for name, kind in (("on_disconnect", policy.OnDisconnect), ("on_busy", policy.OnBusy)):
+        assert set(re.findall(r'"(\w+)"', fields[name])) == {member.value for member in kind}
 
 
 def test_every_code_and_every_setting_of_the_client_is_documented() -> None:
