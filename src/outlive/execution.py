@@ -79,6 +79,7 @@ class Attempt:
             store=self.around.store,
             happenings=self.around.happenings,
             note=self.recorder.note,
+            local=self.around.local,
         )
 
 

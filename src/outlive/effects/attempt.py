@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from outlive import agents, encoding, errors, failpoints, ledger, signals
+from outlive import agents, encoding, errors, failpoints, ledger, seams, signals
 from outlive.lease import Halt, Held, Keeper
 from outlive.ledger import Effect, EffectState
 from outlive.model import Claim, Run
@@ -42,8 +42,10 @@ class Ledger:
         store: Store,
         happenings: signals.Signals,
         note: Callable[[str, str], None],
+        local: seams.Seams = seams.REAL,
     ) -> None:
         self.run = run
+        self.local = local
         self.held = held
         self.store = store
         self.note = note
@@ -154,6 +156,11 @@ class Ledger:
             )
         except errors.Unavailable:
             return False  # no trust is left: the evidence needs none
+
+    def leave_unknown(self, effect: Effect) -> None:
+        """Have it noted that a call was cut, without waiting; a loop that has stopped can do nothing more."""
+        if self.loop.is_running():
+            self.spawn(self.mark_unknown(effect))
 
     async def mark_unknown(self, effect: Effect) -> None:
         """Note that a call was cut; if that cannot be written, the lost claim says the same."""

@@ -157,10 +157,7 @@ async def execute(current: Ledger, asked: Asked) -> Any:
             hint="Declare durability sync or async in the agent's policy.",
         )
     repeated = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(_Again),
-        wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
-        stop=tenacity.stop_after_delay(asked.budget),
-        reraise=True,
+        retry=tenacity.retry_if_exception_type(_Again), **_bounds(current, asked.budget), reraise=True
     )
     try:
         async with current.alone(asked.wish.name, asked.wish.key):
@@ -171,6 +168,20 @@ async def execute(current: Ledger, asked: Asked) -> Any:
     except errors.Stopping:
         await current.cut_short(UNTIL_CUT)
         raise
+
+
+def _bounds(current: Ledger, budget: float) -> dict[str, Any]:
+    """Pauses that double and differ, until the budget is spent; by this process's clock and dice.
+
+    Both may be a simulation's, which is why the library's own are not used.
+    """
+    ends = current.local.monotonic() + budget
+
+    def pause(state: tenacity.RetryCallState) -> float:
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(state.attempt_number, 20))
+        return longest * (0.5 + current.local.random() / 2)
+
+    return {"wait": pause, "stop": lambda _: current.local.monotonic() >= ends, "sleep": asyncio.sleep}
 
 
 def _without_replay(wish: ledger.Wish) -> ledger.Wish:
@@ -260,7 +271,7 @@ async def _called(current: Ledger, asked: Asked, wish: ledger.Wish, effect: Effe
         await _cut_off(current, asked, wish, effect, failure)
         raise
     except BaseException:
-        current.spawn(current.mark_unknown(effect))  # not awaited: this task is being cancelled
+        current.leave_unknown(effect)  # not awaited: this task is being cancelled
         raise
     finally:
         asking.CALL.reset(within)
@@ -275,8 +286,7 @@ async def _identical(current: Ledger, asked: Asked, effect: Effect) -> Any:
         retry=tenacity.retry_if_exception(
             lambda failure: isinstance(failure, asking.KeyInUse) and current.trusted and not current.closing
         ),
-        wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
-        stop=tenacity.stop_after_delay(asked.budget),
+        **_bounds(current, asked.budget),
         reraise=True,
     )
     return await repeated(asked.run, Call.of(effect))
