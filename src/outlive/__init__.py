@@ -29,7 +29,7 @@ _WHERE = {
     "job": "policy",
     "problems": "http.problem",
     "router": "http.native",
-    "stream": "http.native",
+    "stream": "http.streaming",
     "tokens": "http.tokens",
 }
 __all__ = [
@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     from outlive.agents.langgraph import LangGraphAgent
     from outlive.errors import OutliveError
     from outlive.http.auth import api_keys
-    from outlive.http.native import router, stream
+    from outlive.http.native import router
     from outlive.http.problem import problems
     from outlive.http.sse import EventStream
+    from outlive.http.streaming import stream
     from outlive.http.tokens import tokens
     from outlive.limits import Limits
     from outlive.model import Event, Run

@@ -84,6 +84,13 @@ class Settings(pydantic.BaseModel):
     rotate: float = Field(
         55.0, ge=1, le=86_400, description="Seconds after which a GET stream ends with a hint to come back."
     )
+    heartbeat: float = Field(
+        15.0,
+        ge=1,
+        le=3600,
+        description="Seconds without an event after which a stream says that it lives. Less than any proxy's"
+        " read time-out.",
+    )
     auth: Literal["none", "keys", "jwt"] = Field(
         "none", description="Who may use the service: anybody on this machine, API keys, or JSON Web Tokens."
     )

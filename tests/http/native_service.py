@@ -155,7 +155,7 @@ def _agents(gates: defaultdict[str, asyncio.Event]) -> list[agents.Agent]:
 @contextlib.asynccontextmanager
 async def serving(database: str, **options: Any) -> AsyncIterator[Service]:
     """A service over ``database``; options are the router's and the runtime's.  Its end leaves nothing."""
-    routed = {name: options.pop(name) for name in ("body_limit", "rotate") if name in options}
+    routed = {name: options.pop(name) for name in ("body_limit", "rotate", "heartbeat") if name in options}
     prefix = options.pop("prefix", "")
     gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
     served = outlive.Outlive(database, _agents(gates), **options)

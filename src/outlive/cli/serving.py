@@ -37,6 +37,7 @@ def serve(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> 
             outlive,
             principal=_principal(outlive, chosen),
             rotate=chosen.rotate,
+            heartbeat=chosen.heartbeat,
             body_limit=chosen.request_bytes,
         ),
         log_level="warning",

@@ -7,31 +7,23 @@ libraries repeat a POST by themselves after a drop.
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from outlive import commands, errors, presence, seams, subscription
-from outlive.http import artifacts, auth, body, effects, health, problem, sse
-from outlive.model import Admitted, Event, Run, StopOutcome, Submitted
+from outlive import commands, errors, seams
+from outlive.http import artifacts, auth, body, effects, health, problem, streaming
+from outlive.model import Admitted, Run, StopOutcome
 from outlive.policy import OnBusy, OnDisconnect, RunPolicy
-from outlive.principal import NOBODY, Principal
+from outlive.principal import Principal
 from outlive.runtime import Outlive
 from outlive.states import State
 
 BODY_LIMIT = 4 * 1024 * 1024
-ROTATE_SECONDS = 55.0
 PAGE = 1000
-PIECE_BYTES = 32 * 1024
-"""About how much of a stream is handed to the server at once."""
 _KEY = "Idempotency-Key"
-_CURSOR = "Last-Event-ID"
 
 
 class NewRun(pydantic.BaseModel):
@@ -59,7 +51,8 @@ def router(
     tenant: auth.Dependency | None = None,
     principal: auth.Dependency | None = None,
     body_limit: int = BODY_LIMIT,
-    rotate: float | None = ROTATE_SECONDS,
+    rotate: float | None = streaming.ROTATE_SECONDS,
+    heartbeat: float | None = streaming.HEARTBEAT_SECONDS,
 ) -> APIRouter:
     """Return a router over ``outlive``.
 
@@ -67,7 +60,7 @@ def router(
     ``Principal`` or a tenant's name; whatever it raises is the answer, and a request that it gives neither is
     refused.  ``api_keys`` and ``tokens`` make such dependencies.  Without one nobody is authenticated.
     ``body_limit`` is in bytes; ``rotate`` is after how many seconds a GET stream ends with a hint to connect
-    again.
+    again, ``heartbeat`` after how many without an event a stream says that it lives (None: never).
 
     Raises ``Misconfigured`` for both.
     """
@@ -82,7 +75,7 @@ def router(
         request.state.outlive_principal = who
         request.state.outlive_tenant = who.tenant
 
-    native = _Native(outlive, body_limit, rotate)
+    native = _Native(outlive, body_limit, rotate, heartbeat)
     routes = health.routes(outlive)
     scoped = APIRouter(route_class=problem.ProblemRoute, dependencies=[Depends(authenticate)])
     scoped.post("/runs", status_code=201, openapi_extra=_schema(NewRun))(native.create)
@@ -104,6 +97,7 @@ class _Native:
     outlive: Outlive
     body_limit: int
     rotate: float | None
+    heartbeat: float | None
 
     async def create(
         self,
@@ -113,7 +107,7 @@ class _Native:
     ) -> Response:
         """Make a run, or attach to the one that the key or the cursor names."""
         _only_one(request, _KEY)
-        _only_one(request, _CURSOR)
+        _only_one(request, streaming.CURSOR)
         if last_event_id:
             return await self._attach(request, last_event_id)
         _check_key(idempotency_key)
@@ -148,9 +142,11 @@ class _Native:
     async def _attach(self, request: Request, cursor: str) -> Response:
         named, _, _ = cursor.strip().rpartition(":")
         if not named:
-            raise errors.InvalidCursor("Last-Event-ID on a creation must name its run.", field=_CURSOR)
+            raise errors.InvalidCursor(
+                "Last-Event-ID on a creation must name its run.", field=streaming.CURSOR
+            )
         run = await self.outlive.run(named, tenant=_tenant(request))
-        after = _position(run, cursor, _CURSOR)
+        after = streaming.position(run, cursor, streaming.CURSOR)
         viewer = seams.new_id() if _wants_events(request) else None
         return self._answer(request, run, Admitted.ATTACHED, viewer, after)
 
@@ -164,11 +160,17 @@ class _Native:
             shown = run.public() | {"admitted": admitted.value}
             return body.Json(shown, 201 if fresh else 200, headers | {"Location": where})
         headers["Location"] = f"{where}/events"
-        if _at_the_end(run, after):
+        if streaming.at_the_end(run, after):
             return Response(status_code=204, headers=headers)
         seen_as = viewer if fresh else None
-        return stream(
-            self.outlive, run, after=after, viewer=seen_as, headers=headers, principal=_who(request)
+        return streaming.stream(
+            self.outlive,
+            run,
+            after=after,
+            viewer=seen_as,
+            heartbeat=self.heartbeat,
+            headers=headers,
+            principal=_who(request),
         )
 
     async def index(
@@ -209,20 +211,26 @@ class _Native:
         limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
     ) -> Response:
         """Stream a run's events after the cursor to its end; 204 if the cursor stands at the end."""
-        _only_one(request, _CURSOR)
+        _only_one(request, streaming.CURSOR)
         tenant = _tenant(request)
         run = await self.outlive.run(run_id, tenant=tenant)
-        cursor, place = (last_event_id, _CURSOR) if last_event_id else (after, "after")
-        position = 0 if cursor is None else _position(run, cursor, place)
+        cursor, place = (last_event_id, streaming.CURSOR) if last_event_id else (after, "after")
+        position = 0 if cursor is None else streaming.position(run, cursor, place)
         if not _wants_events(request, default=True):
             page = await self.outlive.events(run_id, after=position, limit=limit, tenant=tenant)
-            return body.Json({"run_id": run_id, "events": [_shown(event) for event in page]})
+            return body.Json({"run_id": run_id, "events": [streaming.shown(event) for event in page]})
         where = request.url.path
         headers = {"Location": where, "Content-Location": where.removesuffix("/events")}
-        if _at_the_end(run, position):
+        if streaming.at_the_end(run, position):
             return Response(status_code=204, headers=headers)
-        return stream(
-            self.outlive, run, after=position, rotate=self.rotate, headers=headers, principal=_who(request)
+        return streaming.stream(
+            self.outlive,
+            run,
+            after=position,
+            rotate=self.rotate,
+            heartbeat=self.heartbeat,
+            headers=headers,
+            principal=_who(request),
         )
 
     async def thread(self, request: Request, thread: str) -> Response:
@@ -234,134 +242,6 @@ class _Native:
         shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
         shown |= await effects.of_thread(self.outlive, found)
         return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
-
-
-def stream(
-    outlive: Outlive,
-    run: Run | Submitted,
-    *,
-    after: int | str | None = None,
-    viewer: str | None = None,
-    rotate: float | None = None,
-    headers: Mapping[str, str] | None = None,
-    principal: Principal = NOBODY,
-) -> sse.EventStream:
-    """Return a response that streams a run's events to its end, for any handler of yours.
-
-    The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.  The
-    response names the run in ``Outlive-Run`` and, given what ``submit`` returned, how it came to be this run
-    in ``Outlive-Admitted``; ``headers`` are added.
-    ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start, and so
-    is a cursor of the run that this one continues.  While the stream is open the run counts as watched;
-    ``viewer`` names the viewer that a submit of this very run recorded.  ``rotate`` ends the stream with a
-    hint to connect again after so many seconds.  It also ends so within seconds of the ``principal``'s
-    credentials.
-
-    Raises ``InvalidCursor``.
-    """
-    told = dict(headers or {})
-    if isinstance(run, Submitted):
-        told["Outlive-Admitted"] = run.admitted.value
-        run = run.run
-    told["Outlive-Run"] = run.run_id
-    position = _position(run, str(after), _CURSOR) if after and not _of_the_one_before(run, after) else 0
-    present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=position)
-
-    ending = outlive.shutdown if principal.lasting else auth.Ending(outlive.shutdown)
-
-    async def closed(how: sse.Close) -> None:
-        if how is not sse.Close.HEAD:  # it never joined
-            thrown_out = how is sse.Close.SHUTDOWN and not outlive.shutdown.is_set()
-            left = presence.Left.DISCONNECT if thrown_out else _LEFT.get(how, presence.Left.OURS)
-            outlive.presence.leave(present, left)
-
-    frames = _frames(outlive, present, recorded=viewer is not None)
-    return sse.EventStream(
-        frames if principal.lasting else auth.guarded(frames, principal, ending),
-        shutdown=ending,
-        rotate_after=rotate,
-        on_close=closed,
-        headers=told,
-    )
-
-
-_LEFT = {
-    sse.Close.COMPLETE: presence.Left.END,
-    sse.Close.DISCONNECT: presence.Left.DISCONNECT,
-    sse.Close.CANCELLED: presence.Left.DISCONNECT,
-}
-
-
-async def _frames(
-    outlive: Outlive, present: presence.Viewer, *, recorded: bool
-) -> AsyncGenerator[bytes, None]:
-    await outlive.presence.join(present, recorded=recorded)
-    async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
-        async for look in looks:
-            for piece, seen in look.once(_pieces):
-                yield piece
-                present.seen = seen
-
-
-def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
-    """Frame events and join them to what is sent at once, each with the last seq in it.
-
-    A write for each would cost more than all else about an event.
-    """
-    pieces: list[tuple[bytes, int]] = []
-    frames: list[bytes] = []
-    size = 0
-    for event in events:
-        frames.append(frame(event))
-        size += len(frames[-1])
-        if size >= PIECE_BYTES or event is events[-1]:
-            pieces.append((b"".join(frames), event.seq))
-            frames, size = [], 0
-    return pieces
-
-
-def frame(event: Event) -> bytes:
-    """Return an event as the bytes of one server-sent event: its id is its cursor."""
-    data = f'{{"epoch":{event.epoch},"mode":{_quoted(event.mode)},"data":{event.payload}}}'
-    if data.isascii() and "\n" not in data and "\r" not in data:  # as everything is that we write ourselves
-        return f"event: {event.kind.value}\ndata: {data}\nid: {event.cursor}\n\n".encode("ascii")
-    return sse.frame(data=data, id=event.cursor, event=event.kind.value)
-
-
-@functools.lru_cache(maxsize=1024)
-def _quoted(mode: str | None) -> str:
-    return json.dumps(mode)
-
-
-def _shown(event: Event) -> dict[str, Any]:
-    return {
-        "id": event.cursor,
-        "seq": event.seq,
-        "epoch": event.epoch,
-        "kind": event.kind.value,
-        "mode": event.mode,
-        "data": event.data,
-    }
-
-
-def _position(run: Run, cursor: str, place: str) -> int:
-    """Read a client's cursor; the error names the ``place`` where the client put it."""
-    try:
-        after = subscription.parse_cursor(cursor, run.run_id)
-        subscription.check_cursor(run, after)
-    except errors.InvalidCursor as failure:
-        failure.field = place
-        raise
-    return after
-
-
-def _of_the_one_before(run: Run, after: int | str) -> bool:
-    return run.continues is not None and str(after).strip().rpartition(":")[0] == run.continues
-
-
-def _at_the_end(run: Run, after: int) -> bool:
-    """True if nothing will ever follow: clients come back for more unless a 204 tells them."""
-    return run.state.terminal and after == run.last_seq
 
 
 def _check_key(key: str | None) -> None:

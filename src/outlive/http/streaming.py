@@ -1,0 +1,155 @@
+"""An event on the wire, and the stream of a run: replay, live tail, and presence for as long as it is open.
+
+Decides how an event is framed, where a stream begins, and what its end says about its viewer.  Does not
+decide routes or status codes (``native``), or who waits for what while it is open (``exchange``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from outlive import errors, presence, seams, subscription
+from outlive.http import auth, sse
+from outlive.model import Event, Run, Submitted
+from outlive.principal import NOBODY, Principal
+from outlive.runtime import Outlive
+
+ROTATE_SECONDS = 55.0
+HEARTBEAT_SECONDS = 15.0
+PIECE_BYTES = 32 * 1024
+"""About how much of a stream is handed to the server at once."""
+CURSOR = "Last-Event-ID"
+
+
+def stream(
+    outlive: Outlive,
+    run: Run | Submitted,
+    *,
+    after: int | str | None = None,
+    viewer: str | None = None,
+    rotate: float | None = None,
+    heartbeat: float | None = HEARTBEAT_SECONDS,
+    headers: Mapping[str, str] | None = None,
+    principal: Principal = NOBODY,
+) -> sse.EventStream:
+    """Return a response that streams a run's events to its end, for any handler of yours.
+
+    The handler has authenticated its caller, and read or submitted ``run`` with the caller's tenant.  The
+    response names the run in ``Outlive-Run`` and, given what ``submit`` returned, how it came to be this run
+    in ``Outlive-Admitted``; ``headers`` are added.
+    ``after`` is where to go on: a seq, or the text of ``Last-Event-ID``; nothing or "" is the start, and so
+    is a cursor of the run that this one continues.  While the stream is open the run counts as watched;
+    ``viewer`` names the viewer that a submit of this very run recorded.  ``rotate`` ends the stream with a
+    hint to connect again after so many seconds; it also ends so within seconds of the ``principal``'s
+    credentials.  ``heartbeat``: a comment line after so many seconds without an event (None: none).
+
+    Raises ``InvalidCursor``.
+    """
+    told = dict(headers or {})
+    if isinstance(run, Submitted):
+        told["Outlive-Admitted"] = run.admitted.value
+        run = run.run
+    told["Outlive-Run"] = run.run_id
+    start = position(run, str(after), CURSOR) if after and not _of_the_one_before(run, after) else 0
+    present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=start)
+
+    ending = outlive.shutdown if principal.lasting else auth.Ending(outlive.shutdown)
+
+    async def closed(how: sse.Close) -> None:
+        if how is not sse.Close.HEAD:  # it never joined
+            thrown_out = how is sse.Close.SHUTDOWN and not outlive.shutdown.is_set()
+            left = presence.Left.DISCONNECT if thrown_out else _LEFT.get(how, presence.Left.OURS)
+            outlive.presence.leave(present, left)
+
+    frames = _frames(outlive, present, recorded=viewer is not None)
+    return sse.EventStream(
+        frames if principal.lasting else auth.guarded(frames, principal, ending),
+        shutdown=ending,
+        rotate_after=rotate,
+        heartbeat=heartbeat,
+        on_close=closed,
+        headers=told,
+    )
+
+
+_LEFT = {
+    sse.Close.COMPLETE: presence.Left.END,
+    sse.Close.DISCONNECT: presence.Left.DISCONNECT,
+    sse.Close.CANCELLED: presence.Left.DISCONNECT,
+}
+
+
+async def _frames(
+    outlive: Outlive, present: presence.Viewer, *, recorded: bool
+) -> AsyncGenerator[bytes, None]:
+    await outlive.presence.join(present, recorded=recorded)
+    async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
+        async for look in looks:
+            for piece, seen in look.once(_pieces):
+                yield piece
+                present.seen = seen
+
+
+def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
+    """Frame events and join them to what is sent at once, each with the last seq in it.
+
+    A write for each would cost more than all else about an event.
+    """
+    pieces: list[tuple[bytes, int]] = []
+    frames: list[bytes] = []
+    size = 0
+    for event in events:
+        frames.append(frame(event))
+        size += len(frames[-1])
+        if size >= PIECE_BYTES or event is events[-1]:
+            pieces.append((b"".join(frames), event.seq))
+            frames, size = [], 0
+    return pieces
+
+
+def frame(event: Event) -> bytes:
+    """Return an event as the bytes of one server-sent event: its id is its cursor."""
+    data = f'{{"epoch":{event.epoch},"mode":{_quoted(event.mode)},"data":{event.payload}}}'
+    if data.isascii() and "\n" not in data and "\r" not in data:  # as everything is that we write ourselves
+        return f"event: {event.kind.value}\ndata: {data}\nid: {event.cursor}\n\n".encode("ascii")
+    return sse.frame(data=data, id=event.cursor, event=event.kind.value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _quoted(mode: str | None) -> str:
+    return json.dumps(mode)
+
+
+def shown(event: Event) -> dict[str, Any]:
+    return {
+        "id": event.cursor,
+        "seq": event.seq,
+        "epoch": event.epoch,
+        "kind": event.kind.value,
+        "mode": event.mode,
+        "data": event.data,
+    }
+
+
+def position(run: Run, cursor: str, place: str) -> int:
+    """Read a client's cursor; the error names the ``place`` where the client put it."""
+    try:
+        after = subscription.parse_cursor(cursor, run.run_id)
+        subscription.check_cursor(run, after)
+    except errors.InvalidCursor as failure:
+        failure.field = place
+        raise
+    return after
+
+
+def _of_the_one_before(run: Run, after: int | str) -> bool:
+    return run.continues is not None and str(after).strip().rpartition(":")[0] == run.continues
+
+
+def at_the_end(run: Run, after: int) -> bool:
+    """True if nothing will ever follow: clients come back for more unless a 204 tells them."""
+    return run.state.terminal and after == run.last_seq
