@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import sqlite3
+import time
 
 import httpx
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli import support
 from cli.test_serving import LISTENS, STREAM, Stream
@@ -141,3 +144,32 @@ def test_tokens_without_rules_are_refused_before_anything_is_started(
     assert done.code == 2
     assert says in done.err
     assert not sqlite_path.exists()
+
+
+def test_a_server_takes_tokens_of_a_key_set_and_lets_go_when_it_changes(
+    here: support.Here, database: str, tmp_path: pathlib.Path
+) -> None:
+    private = ec.generate_private_key(ec.SECP256R1())
+    public = jwt.algorithms.ECAlgorithm.to_jwk(private.public_key(), as_dict=True)
+    key_set = tmp_path / "keys.json"
+    key_set.write_text(json.dumps({"keys": [{**public, "kid": "1", "alg": "ES256"}]}))
+    claims = {"iss": "us", "aud": "outlive", "sub": "ann", "tenant": "acme", "exp": time.time() + 600}
+    bearer = {"Authorization": f"Bearer {jwt.encode(claims, private, 'ES256', headers={'kid': '1'})}"}
+    (tmp_path / "outlive.toml").write_text(
+        f'database = "{database}"\nport = 0\nauth = "jwt"\njwt_key_set = "{key_set}"\n'
+        'jwt_algorithms = ["ES256"]\njwt_issuer = "us"\njwt_audience = "outlive"\n'
+    )
+    with (
+        support.running("serve", "served:both") as process,
+        httpx.Client(base_url=process.says(LISTENS), timeout=support.WITHIN) as http,
+    ):
+        assert http.get("/runs").status_code == 401
+        run = http.post("/runs", json={"agent": "flood", "input": 1}, headers=bearer).json()
+        listed = json.loads(here("runs", "list", "--tenant", "acme", "--json").out)
+        assert [one["run_id"] for one in listed] == [run["run_id"]]
+        with http.stream("GET", f"/runs/{run['run_id']}/events", headers=bearer | STREAM) as response:
+            stream = Stream(response)
+            assert [event.kind for event in stream.next(2)] == ["attempt", "chunk"]
+            key_set.write_text(json.dumps({"keys": [{**public, "kid": "2", "alg": "ES256"}]}))
+            assert stream.last_words()[-1] == "retry: 250"
+        assert http.get("/runs", headers=bearer).status_code == 401
