@@ -57,13 +57,14 @@ def count_commits(store: Any) -> None:
     """Count the transactions of one of our stores: several pieces of work may share one."""
     if not isinstance(store, sqlite.SqliteStore):
         count_calls(type(store), "write", "write_with", "write_alone")
-        shared = appending.Appends._send_together
+        kind: Any = appending.Appends
+        shared = kind._send_together
 
         async def sending(appends: Any, taken: list[Any]) -> None:
             _counted["commits"] -= len(taken) - 1
             await shared(appends, taken)
 
-        appending.Appends._send_together = sending  # type: ignore[method-assign]
+        kind._send_together = sending
         return
     together = writer.commit_together
 
