@@ -137,7 +137,7 @@ for (const name of ["visibilitychange", "resume"]) {
     await settled();
     assert.equal(requests(), 1);
     const now = Date.now();
-    context.mock.method(Date, "now", () => now + 21_000);
+    context.mock.method(Date, "now", () => now + 23_000);
     document.visibilityState = "hidden";
     happens(name, document);
     await settled();

@@ -27,8 +27,6 @@
  *   ended?: (cutOff: boolean) => void}} Source
  */
 
-/** The silence after which a page that wakes up does not trust its connection: a heartbeat and some. */
-const SUSPECT = 20_000;
 /** A connection that lasted this long was no failure, even if nothing happened in the run meanwhile. */
 const LASTED = 5_000;
 /** No hint of a server makes us wait for longer. */
@@ -212,7 +210,7 @@ class Connection {
   /** A page that was asleep: its timers stood still, and perhaps its connection is gone without a word. */
   #doubt() {
     const quiet = this.#quietSince && Math.abs(Date.now() - this.#quietSince);
-    if (quiet > SUSPECT && globalThis.document?.visibilityState !== "hidden") this.#change("The page slept.");
+    if (quiet > this.#silence / 2 && globalThis.document?.visibilityState !== "hidden") this.#change("The page slept.");
   }
 
   /**
