@@ -25,8 +25,16 @@ def url() -> Iterator[str]:
         yield service.url
 
 
-def test_a_running_service_is_probed_from_outside(url: str) -> None:
-    result = runner.invoke(probe_app, [url, "--get", "/counted", "--scenario", "sigterm", "--json"])
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory, url: str) -> list[str]:
+    """The running service, and a plan by which little quiet is enough."""
+    plan = tmp_path_factory.mktemp("hasty") / "plan.toml"
+    plan.write_text("[target]\napp = 'instead:app'\n[probe]\nquiet = 0.1\n", encoding="utf-8")
+    return [url, "--plan", str(plan)]
+
+
+def test_a_running_service_is_probed_from_outside(hasty: list[str]) -> None:
+    result = runner.invoke(probe_app, [*hasty, "--get", "/counted", "--scenario", "sigterm", "--json"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert len(report["scenarios"][0]["clients"][0]["chunks"]) == 6
@@ -34,11 +42,11 @@ def test_a_running_service_is_probed_from_outside(url: str) -> None:
 
 
 def test_not_what_was_expected_is_exit_code_1_and_the_page_is_written(
-    url: str, tmp_path: pathlib.Path
+    url: str, hasty: list[str], tmp_path: pathlib.Path
 ) -> None:
     page = tmp_path / "report.html"
     arguments = [
-        url,
+        *hasty,
         "--get",
         "/counted",
         "--scenario",
@@ -120,8 +128,8 @@ def test_options_win_over_the_file(tmp_path: pathlib.Path, url: str) -> None:
     assert [one["name"] for one in json.loads(result.stdout)["scenarios"]] == ["stay", "leave"]
 
 
-def test_a_request_that_is_refused_is_exit_code_3_with_the_refusal(url: str) -> None:
-    result = runner.invoke(probe_app, [url, "--get", "/nowhere", "--fail-on", "forks"])
+def test_a_request_that_is_refused_is_exit_code_3_with_the_refusal(hasty: list[str]) -> None:
+    result = runner.invoke(probe_app, [*hasty, "--get", "/nowhere", "--fail-on", "forks"])
     assert result.exit_code == 3
     assert "GET /nowhere is refused with 404" in result.stdout
 

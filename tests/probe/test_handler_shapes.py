@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from xml.etree import ElementTree
 
 import pytest
 
 from outlive import probe
+from outlive.testing import postgres
 from probe import plans
 
 Shapes = Callable[[str], probe.Report]
@@ -18,7 +20,7 @@ PLANS: Mapping[str, Callable[[pathlib.Path], probe.Plan]] = {
     "background": lambda d: plans.booking(d, "background", "stay", "leave", "return", quiet=0.4),
     "shielded": lambda d: plans.booking(d, "shielded", "stay", "leave"),
 }
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("on_postgres")]
 ALL = ["plan", "charge", "notify", "finish"]
 
 
@@ -87,9 +89,21 @@ def test_the_page_stands_alone_and_its_pictures_are_well_formed(played: Shapes) 
     assert "client leaves" in pictures[2]
 
 
-def test_postgres_tells_the_same_as_sqlite(tmp_path: pathlib.Path, postgres_dsn: str) -> None:
-    plan = plans.booking(tmp_path, "inline", "stay", "return", database=postgres_dsn, quiet=0.4)
-    _, returned = probe.run(plan).as_json()["scenarios"]
+@pytest.fixture(scope="module")
+def on_postgres(
+    postgres_server: postgres.PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[concurrent.futures.Future[probe.Report]]:
+    """The inline handler on PostgreSQL, being played while the other tests of this module look at theirs."""
+    dsn = postgres_server.create_database()
+    directory = tmp_path_factory.mktemp("postgres")
+    plan = plans.booking(directory, "inline", "stay", "return", database=dsn, quiet=0.4)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        yield pool.submit(probe.run, plan)
+    postgres_server.drop_database(dsn)
+
+
+def test_postgres_tells_the_same_as_sqlite(on_postgres: concurrent.futures.Future[probe.Report]) -> None:
+    _, returned = on_postgres.result(timeout=150).as_json()["scenarios"]
     assert returned["outcome"] == "stops"
     assert returned["recorded_before_return"]["next"] == ["notify"]
     assert returned["recorded_before_return"]["steps_on_head"] == ["plan", "charge"]
