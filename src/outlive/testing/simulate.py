@@ -16,7 +16,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from outlive.testing.simulation import as_python, batch, coverage, generate, shrink, simulate, timeline
@@ -29,6 +29,8 @@ STYLES = {
 }
 SHOWN = 20
 """Violations that are listed one by one."""
+LINE_EVERY = 15.0
+"""Seconds between two lines of progress where there is no terminal for a bar."""
 TABLE_WIDTH = 140
 """Columns of text that the table needs; a narrow terminal breaks its lines."""
 
@@ -99,13 +101,18 @@ def _one(options: argparse.Namespace, console: Console) -> int:
 def _many(options: argparse.Namespace, console: Console) -> int:
     count = options.seeds or (None if options.seconds else 1000)
     first = time.time_ns() // 1_000_000 if options.fresh else options.first
-    Console(stderr=True).print(f"first seed: {first}", highlight=False)
+    told = Console(stderr=True, highlight=False)
+    told.print(f"first seed: {first}")
     tally = batch.Tally()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=options.json) as progress:
+    next_line = LINE_EVERY
+    with Progress(*columns, console=told, disable=options.json or not told.is_terminal) as progress:
         task = progress.add_task("simulating", total=count)
         for tally in batch.run_many(first, count=count, seconds=options.seconds, processes=options.processes):
-            _show(progress, task, tally)
+            progress.update(task, completed=tally.seeds, description=_words(tally))
+            if not told.is_terminal and tally.spent >= next_line:
+                told.print(f"{tally.seeds:,} seeds in {tally.spent:.0f} s: {_words(tally)}")
+                next_line = tally.spent + LINE_EVERY
     if options.json:
         console.print_json(json.dumps(_report(tally)))
     else:
@@ -113,10 +120,9 @@ def _many(options: argparse.Namespace, console: Console) -> int:
     return int(bool(tally.violations))
 
 
-def _show(progress: Progress, task: TaskID, tally: batch.Tally) -> None:
+def _words(tally: batch.Tally) -> str:
     words = f"{tally.per_minute:,.0f} seeds/min, {tally.virtual / 3600:.1f} simulated hours"
-    broken = f", {len(tally.violations)} violations" if tally.violations else ""
-    progress.update(task, completed=tally.seeds, description=words + broken)
+    return words + (f", {len(tally.violations)} violations" if tally.violations else "")
 
 
 def _print(tally: batch.Tally, console: Console) -> None:
