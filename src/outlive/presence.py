@@ -29,17 +29,20 @@ class Left(StrEnum):
 LEASE = 15.0
 LINGER = 0.05
 """Seconds after which it is recorded that a viewer saw the end."""
-HOLD = 30.0
-"""Seconds of presence that remain when the server itself ended the stream."""
+HOLD = watching.HOLD
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class Viewer:
-    """One subscription.  ``seen`` is the last seq handed to its transport."""
+    """One subscription.  ``seen`` is the last seq handed to its transport.
+
+    With a ``thread_id`` it is of the whole thread: ``run_id`` is empty then, and ``seen`` the thread's seq.
+    """
 
     name: str
     run_id: str
     seen: int
+    thread_id: str | None = None
 
 
 class Presence:
@@ -61,7 +64,7 @@ class Presence:
         self._viewers[viewer.name] = viewer
         if recorded:
             return
-        step = watching.join(viewer.name, viewer.run_id, self._lease, viewer.seen)
+        step = watching.join(viewer.name, viewer.run_id, self._lease, viewer.seen, thread_id=viewer.thread_id)
         joining = self._joining[viewer] = self._spawn(self._store.write(step))
         joining.add_done_callback(functools.partial(self._joined, viewer))
         await asyncio.shield(joining)

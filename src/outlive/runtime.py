@@ -40,7 +40,7 @@ from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
-from outlive.store import reads
+from outlive.store import reads, watching
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -255,6 +255,10 @@ class Outlive:
         """Return the record of a run; raises ``NotFound``."""
         commands.check_name("run_id", run_id)
         return await self.store.read(reads.run(run_id, tenant))
+
+    async def evidence(self, run_id: str) -> watching.Evidence:
+        """Return who watched a run, and how far; whether the caller may know is for the caller to check."""
+        return await self.store.read(watching.evidence(run_id))
 
     async def runs(
         self,

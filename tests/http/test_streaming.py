@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import native_service
-from native_service import STREAM
+from native_service import STREAM, Service
+
+
+async def leavings(service: Service) -> None:
+    """Wait until everybody who left has been recorded as gone."""
+    while tasks := set(service.outlive.presence._tasks):
+        await asyncio.wait(tasks, timeout=native_service.WITHIN)
 
 
 async def test_silence_is_filled_as_often_as_the_router_was_told(database: str) -> None:
@@ -23,3 +29,16 @@ async def test_silence_is_filled_as_often_as_the_router_was_told(database: str) 
                     service.gate("g").set()
     assert '"data":"after"' in read
     assert "event: end" in read
+
+
+async def test_the_record_of_a_run_says_whether_anybody_was_sent_its_end(service: Service) -> None:
+    made = await service.create("count", 2)
+    async with asyncio.timeout(native_service.WITHIN):
+        async for _event in service.outlive.follow(made["run_id"], tenant=None):
+            pass
+    path = f"/runs/{made['run_id']}"
+    assert (await service.http.get(path)).json()["watched"]["delivery"] == "unseen"
+    events = await service.follow(f"{path}/events")
+    await leavings(service)
+    watched = (await service.http.get(path)).json()["watched"]
+    assert (watched["delivery"], watched["viewers"], watched["seen"]) == ("delivered", 1, len(events))

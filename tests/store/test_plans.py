@@ -50,6 +50,8 @@ SELECT run_id, 2, thread_id, pos * 2, 1, 'end', '{}', created_at FROM runs WHERE
 SELECT tenant, run_id, 'f', run_id, created_at FROM runs""",
     """INSERT INTO presence (viewer, run_id, joined_at, lease_until, left_at, last_seq)
 SELECT 'viewer-' || run_id, run_id, created_at, created_at, created_at, 0 FROM runs""",
+    """INSERT INTO presence (viewer, run_id, thread_id, joined_at, lease_until, left_at, last_seq)
+SELECT 'of-' || thread_id, '', thread_id, created_at, created_at, created_at, 0 FROM threads""",
     """INSERT INTO effects (effect_id, tenant, name, key, generation, provider_key, fingerprint, kind, resource,
     state, due, run_id, origin, thread_id, epoch, claim_token, calls, inputs, created_at)
 SELECT 'effect-' || run_id, tenant, 'charge', run_id, 1, 'k', 'f', 'reversible', 'resource-' || run_id,
@@ -57,6 +59,10 @@ SELECT 'effect-' || run_id, tenant, 'charge', run_id, 1, 'k', 'f', 'reversible',
     CASE pos WHEN 5 THEN 'compensate' END, run_id, run_id, thread_id, 1, 't', 1, '{}', created_at FROM runs""",
     """INSERT INTO approvals (approval_id, tenant, name, key, granted_by, granted_at, expires_at)
 SELECT run_id, tenant, 'charge', run_id, 'ann', created_at, created_at FROM runs""",
+    """INSERT INTO quota_uses (subject, run_id, created_at)
+SELECT 'principal/' || tenant || '/p', run_id, created_at FROM runs WHERE pos > 4""",
+    """INSERT INTO api_keys (key_id, tenant, name, scopes, digest, created_at)
+SELECT 'key-' || run_id, tenant, 'n', '[]', 'd', created_at FROM runs WHERE pos = 1""",
     "ANALYZE",
 )
 
@@ -119,8 +125,13 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "keep_presence": ({"viewers": [("viewer-live-1", 1)], "lease_ms": 1}, {"presence"}),
     "leave_at_end": ({"viewers": [("viewer-live-1", 1)]}, {"presence"}),
     "leave": ({"viewer": "v", "hold_ms": 0, "cause": "end", "last_seq": 1}, {"presence"}),
-    "unwatched": ({"limit": 100}, {"runs_cancellable", "presence_by_run"}),
-    "is_unwatched": ({"run_id": "live-4"}, {"runs", "presence_by_run"}),
+    "unwatched": ({"limit": 100}, {"runs_cancellable", "presence_by_run", "presence_by_thread"}),
+    "is_unwatched": ({"run_id": "live-4"}, {"runs", "presence_by_run", "presence_by_thread"}),
+    "evidence": (
+        {"run_id": "run-1000001", "hold_ms": 1},
+        {"runs", "presence_by_run", "presence_by_thread", "one_end_per_run"},
+    ),
+    "seen_of_thread": ({"run_id": "run-1000001", "thread_seq": 1}, {"events"}),
     "viewers": ({"run_id": "live-4"}, {"presence_by_run"}),
     "begin_effect": ({**CLAIM, **WISH}, {OF_A_CLAIM, "one_unsettled_effect_per_resource"}),
     "start_effect": (
@@ -148,9 +159,23 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "list_effects_of": ({"origin": "run-1000001", "limit": 10}, {"effects_by_origin"}),
     "list_effects_of_thread": ({"thread_id": "thread-1", "limit": 10}, {"effects_by_thread"}),
     "count_effects": ({"origin": "run-1000001"}, {"effects_by_origin"}),
+    "forget_uses": ({"subject": "principal/tenant-1/p"}, {"quota_uses", "runs"}),
+    "count_uses": ({"subject": "principal/tenant-1/p", "back": 9}, {"quota_uses", "runs"}),
+    "key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
+    "use_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
 }
 WRITES_ONE_ROW = {"take_key", "enter_thread", "join", "grant_approval"}
-TABLES = {"runs", "threads", "events", "run_keys", "presence", "effects", "approvals"}
+TABLES = {
+    "runs",
+    "threads",
+    "events",
+    "run_keys",
+    "presence",
+    "effects",
+    "approvals",
+    "quota_uses",
+    "api_keys",
+}
 OF_LIVE_RUNS = {
     "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",
     "runs_cancellable", "one_unsettled_effect_per_resource",
@@ -177,7 +202,9 @@ def sqlite_plan(connection: sqlite3.Connection, name: str) -> tuple[set[str], li
                 used.add(_logical(index[1] or "rowid"))
             if detail.startswith("SCAN") and not re.search(r"VIRTUAL TABLE|CONSTANT ROW", detail):
                 whole = index[1] if index else ""
-                if whole not in OF_LIVE_RUNS and not re.match(r"SCAN (start|run|\(subquery)\b", detail):
+                if whole not in OF_LIVE_RUNS and not re.match(
+                    r"SCAN (start|run|watched|gone|\(subquery)\b", detail
+                ):
                     scans.append(detail)
     return used, scans
 

@@ -21,7 +21,7 @@ from outlive.cli import options
 from outlive.effects.desk import Desk
 from outlive.model import Event, EventKind, Run
 from outlive.states import State
-from outlive.store import Store, reads
+from outlive.store import Store, reads, watching
 
 T = TypeVar("T")
 app = typer.Typer(help="Look at runs, follow them, stop them.", no_args_is_help=True)
@@ -91,10 +91,11 @@ def show(
     async def read(store: Store) -> tuple[Run, dict[str, Any]]:
         run = await store.read(reads.run(run_id, tenant))
         summary = await Desk(store).summary(run)
-        return run, {} if summary is None else {"effects": summary}
+        watched = (await store.read(watching.evidence(run_id))).public(run)
+        return run, ({} if summary is None else {"effects": summary}) | {"watched": watched}
 
-    run, effects = with_store(database, read)
-    shown = run.public() | effects
+    run, more = with_store(database, read)
+    shown = run.public() | more
     if as_json:
         private = {"error_detail": run.error_detail} if detail else {}
         typer.echo(json.dumps(shown | private))

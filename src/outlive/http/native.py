@@ -191,9 +191,10 @@ class _Native:
         return body.Json({"runs": [run.public() for run in found], "before": more})
 
     async def read(self, request: Request, run_id: str) -> Response:
-        """Read the record of a run."""
+        """Read the record of a run, and who watched it."""
         run = await self.outlive.run(run_id, tenant=_tenant(request))
-        return body.Json(run.public() | await effects.of_run(self.outlive, run))
+        watched = (await self.outlive.evidence(run_id)).public(run)
+        return body.Json(run.public() | await effects.of_run(self.outlive, run) | {"watched": watched})
 
     async def stop(self, request: Request, run_id: str) -> Response:
         """Ask a run to stop; 202 while its executor has yet to let go."""

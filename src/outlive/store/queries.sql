@@ -461,8 +461,8 @@ LIMIT :limit
 -- ------------------------------------------------------------------ presence
 
 -- name: join
-INSERT INTO presence (viewer, run_id, joined_at, lease_until, last_seq)
-VALUES (:viewer, :run_id, {now}, {now} + :lease_ms, :last_seq)
+INSERT INTO presence (viewer, run_id, thread_id, joined_at, lease_until, first_seq, last_seq)
+VALUES (:viewer, :run_id, :thread_id, {now}, {now} + :lease_ms, :last_seq, :last_seq)
 ON CONFLICT (viewer) DO UPDATE SET lease_until = {now} + :lease_ms, left_at = NULL, cause = NULL
 
 -- name: keep_presence
@@ -496,6 +496,9 @@ WHERE r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL AND r.state IN 
     AND NOT EXISTS (
         SELECT 1 FROM presence p
         WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
+    AND NOT EXISTS (
+        SELECT 1 FROM presence p
+        WHERE p.thread_id = r.thread_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
 ORDER BY r.created_at
 LIMIT :limit
 
@@ -506,9 +509,39 @@ WHERE r.run_id = :run_id AND r.on_disconnect = 'cancel' AND r.stop_requested_at 
     AND NOT EXISTS (
         SELECT 1 FROM presence p
         WHERE p.run_id = r.run_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
+    AND NOT EXISTS (
+        SELECT 1 FROM presence p
+        WHERE p.thread_id = r.thread_id AND coalesce(p.left_at, p.lease_until) + r.grace_ms > {now})
 
 -- name: viewers
 SELECT viewer, joined_at, left_at, cause, last_seq FROM presence WHERE run_id = :run_id ORDER BY joined_at
+
+-- name: evidence
+-- Who watched a run, and who its thread while the run lived, or later from before its end to behind it.
+WITH watched AS MATERIALIZED (
+    SELECT p.lease_until, p.left_at, p.cause, p.last_seq, NULL AS thread_seq
+    FROM presence p WHERE p.run_id = :run_id
+    UNION ALL
+    SELECT p.lease_until, p.left_at, p.cause, 0, p.last_seq
+    FROM runs r JOIN presence p ON p.thread_id = r.thread_id
+    LEFT JOIN events e ON e.run_id = r.run_id AND e.kind = 'end'
+    WHERE r.run_id = :run_id AND (
+        (p.joined_at <= coalesce(r.ended_at, {now}) AND coalesce(p.left_at, p.lease_until) >= r.created_at)
+        OR (p.first_seq < e.thread_seq AND e.thread_seq <= p.last_seq))
+), gone AS (
+    SELECT coalesce(cause, 'lost') AS cause,
+        CASE WHEN cause = 'ours' THEN left_at - :hold_ms ELSE coalesce(left_at, lease_until) END AS left_at
+    FROM watched WHERE left_at IS NOT NULL OR lease_until <= {now}
+)
+SELECT count(*) AS viewers,
+    coalesce(sum(CASE WHEN left_at IS NULL AND lease_until > {now} THEN 1 ELSE 0 END), 0) AS watching,
+    coalesce(max(last_seq), 0) AS seen, max(thread_seq) AS thread_seen,
+    (SELECT left_at FROM gone ORDER BY left_at DESC LIMIT 1) AS left_at,
+    (SELECT cause FROM gone ORDER BY left_at DESC LIMIT 1) AS cause
+FROM watched
+
+-- name: seen_of_thread
+SELECT seq FROM events WHERE run_id = :run_id AND thread_seq <= :thread_seq ORDER BY seq DESC LIMIT 1
 
 -- ------------------------------------------------------------------ the database itself
 
