@@ -18,6 +18,7 @@ TOGETHER = (
     ("cut-writes", "late-write", "kill"),
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
+    ("effects",),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)

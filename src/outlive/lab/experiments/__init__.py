@@ -9,6 +9,7 @@ from outlive.lab.experiments import (
     cut_effect,
     cut_writes,
     durability,
+    effects,
     kill,
     late_write,
     modes,
@@ -35,6 +36,7 @@ ALL: tuple[Experiment, ...] = (
     cleanup.EXPERIMENT,
     proxy.EXPERIMENT,
     with_outlive.EXPERIMENT,
+    effects.EXPERIMENT,
     servers.EXPERIMENT,
     behind_nginx.EXPERIMENT,
 )
