@@ -98,7 +98,7 @@ test("a time that the server named is waited for, whatever happens to the page",
 });
 
 test("a page that is looked at again tries again, one that is put away does not", async () => {
-  const { rest } = await follow([answers(503)]);
+  const { rest } = await follow([answers(503)], { delay: Infinity, longestDelay: Infinity, silence: Infinity });
   await becomes("waiting");
   document.visibilityState = "hidden";
   happens("visibilitychange");
@@ -114,7 +114,7 @@ test("a hidden page without a network comes back with the network", async () => 
   navigator.onLine = false;
   const { rest } = await follow([]);
   await settled();
-  assert.equal(requests(), 0);
+  assert.deepEqual([requests(), states.map(({ state }) => state)], [0, ["waiting"]]);
   navigator.onLine = true;
   happens("online");
   await within(rest, "the run");

@@ -31,6 +31,8 @@
 const LASTED = 5_000;
 /** No hint of a server makes us wait for longer. */
 const LONGEST_HINT = 600_000;
+/** A timer of more is over at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
 const CALL_TRIES = 5;
 const LEFT = Symbol("left");
 const CUT_OFF = ["disconnect", "timeout", "lost"];
@@ -188,7 +190,8 @@ class Connection {
    */
   async heard(work) {
     this.#quietSince = Date.now();
-    this.#timer = setTimeout(() => this.#end(`Nothing was heard for ${this.#silence} ms.`), this.#silence);
+    const silent = () => this.#end(`Nothing was heard for ${this.#silence} ms.`);
+    this.#timer = setTimeout(silent, Math.min(this.#silence, LONGEST_TIMER));
     try {
       const result = await this.within(work);
       this.progress ||= performance.now() - this.#opened >= LASTED;
@@ -435,6 +438,7 @@ export class Stream {
     const { signal } = this.#leaving;
     let failures = 0;
     try {
+      if (offline()) this.#tell({ state: "waiting" });
       await this.#wire.pause(0, signal);
       while (!this.#over) {
         let error = new OutliveError({ code: "interrupted", title: "The stream ended too soon." }, { transient: true });
@@ -843,7 +847,7 @@ function happening(delay, names, signal) {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
     const over = new AbortController();
-    const timer = delay === undefined ? undefined : setTimeout(() => finish(resolve), delay);
+    const timer = delay === undefined ? undefined : setTimeout(() => finish(resolve), Math.min(delay, LONGEST_TIMER));
     const finish = (/** @type {() => void} */ then) => {
       clearTimeout(timer);
       over.abort();
