@@ -162,9 +162,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "forget_uses": ({"subject": "principal/tenant-1/p"}, {"quota_uses", "runs"}),
     "count_uses": ({"subject": "principal/tenant-1/p", "back": 9}, {"quota_uses", "runs"}),
     "key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
+    "revoke_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "use_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
 }
-WRITES_ONE_ROW = {"take_key", "enter_thread", "join", "grant_approval"}
+WRITES_ONE_ROW = {"take_key", "enter_thread", "join", "grant_approval", "create_key", "note_use"}
 TABLES = {
     "runs",
     "threads",
@@ -332,4 +333,4 @@ def test_every_statement_that_reads_a_table_is_planned_here() -> None:
                 for table in TABLES
             )
         }
-        assert reads - set(CASES) == WRITES_ONE_ROW | {"try_lock_thread"}
+        assert reads - set(CASES) == WRITES_ONE_ROW | {"try_lock_thread", "list_keys"}

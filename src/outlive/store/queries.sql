@@ -796,20 +796,23 @@ SELECT 1 AS alone
 SELECT pg_advisory_xact_lock(20211, hashtext(:subject))
 
 -- name: forget_uses
+-- Each run is looked up by itself, here and below: as a join this would sometimes read every run there is.
 DELETE FROM quota_uses
-WHERE subject = :subject AND created_at <= {now} - 60000 AND NOT EXISTS (
-    SELECT 1 FROM runs r WHERE r.run_id = quota_uses.run_id AND r.state IN ('queued', 'running'))
+WHERE subject = :subject AND created_at <= {now} - 60000 AND coalesce(
+    (SELECT r.state FROM runs r WHERE r.run_id = quota_uses.run_id), 'gone') NOT IN ('queued', 'running')
 
 -- name: count_uses
--- ``free_at_ms``: in how many milliseconds the run that is ``per_minute`` runs back is a minute old.
+-- free_in_ms: in how many milliseconds the run that is per_minute runs back is a minute old.
 SELECT
-    coalesce(sum(CASE WHEN r.state IN ('queued', 'running') THEN 1 ELSE 0 END), 0) AS running,
-    coalesce(sum(CASE WHEN r.state = 'queued' THEN 1 ELSE 0 END), 0) AS queued,
+    coalesce(sum(CASE WHEN q.state IN ('queued', 'running') THEN 1 ELSE 0 END), 0) AS running,
+    coalesce(sum(CASE WHEN q.state = 'queued' THEN 1 ELSE 0 END), 0) AS queued,
     coalesce(sum(CASE WHEN q.created_at > {now} - 60000 THEN 1 ELSE 0 END), 0) AS per_minute,
     (SELECT b.created_at + 60000 - {now} FROM quota_uses b WHERE b.subject = :subject
         ORDER BY b.created_at DESC LIMIT 1 OFFSET :back) AS free_in_ms
-FROM quota_uses q JOIN runs r ON r.run_id = q.run_id
-WHERE q.subject = :subject
+FROM (
+    SELECT u.created_at, (SELECT r.state FROM runs r WHERE r.run_id = u.run_id) AS state
+    FROM quota_uses u WHERE u.subject = :subject
+) AS q
 
 -- name: note_use
 INSERT INTO quota_uses (subject, run_id, created_at) VALUES (:subject, :run_id, {now})
