@@ -90,15 +90,17 @@ def test_a_lab_that_is_interrupted_keeps_what_was_measured(
 
 
 @pytest.mark.usefixtures("three")
-def test_a_service_that_does_not_start_is_an_experiment_that_did_not_hold(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("failure", [PlanError("it did not start"), KeyError("it did not start")])
+def test_an_experiment_that_breaks_did_not_hold_and_loses_no_other(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     def broken(_: Bench) -> Measured:
-        raise PlanError("it did not start")
+        raise failure
 
-    monkeypatch.setattr(experiments, "ALL", (Experiment(name="b", title="b", asserts="b", play=broken),))
-    (result,) = lab.run()
-    assert result.ok is False
+    breaking = Experiment(name="b", title="b", asserts="b", play=broken)
+    monkeypatch.setattr(experiments, "ALL", (breaking, *experiments.ALL[:1]))
+    result, other = lab.run()
+    assert (result.ok, other.ok) == (False, True)
     assert "it did not start" in lab.render([result])
 
 

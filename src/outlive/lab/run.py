@@ -8,6 +8,7 @@ import pathlib
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 
 from outlive.lab import experiments, stage
@@ -68,8 +69,8 @@ def _one(experiment: Experiment, bench: Bench) -> Result:
         measured = experiment.play(bench)
     except Unavailable as missing:
         skipped = str(missing)
-    except PlanError as broken:
-        failed, skipped = True, f"It could not be played: {broken}"
+    except Exception as broken:  # what the others measured, in minutes, is worth more than a clean crash
+        failed, skipped = True, _told(broken)
     return Result(
         name=experiment.name,
         title=experiment.title,
@@ -80,3 +81,10 @@ def _one(experiment: Experiment, bench: Bench) -> Result:
         skipped=skipped,
         seconds=time.monotonic() - began,
     )
+
+
+def _told(broken: Exception) -> str:
+    if isinstance(broken, PlanError):
+        return f"It could not be played: {broken}"
+    at = traceback.extract_tb(broken.__traceback__)[-1]
+    return f"It broke: {type(broken).__name__}: {broken} ({pathlib.Path(at.filename).name}:{at.lineno})"
