@@ -32,7 +32,7 @@ class Case:
 
 
 def _play(bench: Bench) -> Measured:
-    trials = bench.trials(full=20, quick=4)
+    trials = bench.trials(full=20, quick=2)
     cases = list(_cases(bench))
     bench.plan(trials * len(cases))
     rows: list[Mapping[str, object]] = []
