@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from outlive.probe.inject import tape as writing
-from outlive.probe.tape import Happening, Tape, busy
+from outlive.probe.tape import Happening, Tape, busy, of_clients
 
 
 def _happening(kind: str, request: str, client: str | None = None, t: float = 0.0) -> Happening:
@@ -32,6 +32,13 @@ def test_what_an_earlier_client_left_running_is_not_waited_for(tmp_path: pathlib
     limits = {"quiet": 0.0, "patience": 0.1}
     assert tape.settle(0, **limits, alive=lambda: True, clients="late")
     assert not tape.settle(0, **limits, alive=lambda: True, clients="early")
+
+
+def test_a_generator_that_is_collected_later_is_not_the_leak_of_who_runs_then() -> None:
+    started = [_happening("request.start", "1", "early/0"), _happening("request.start", "2", "late/0")]
+    collected = Happening(t=0.0, pid=1, kind="generator.collected", request="2", fields={"of": "1"})
+    assert collected in of_clients([*started, collected], "early")
+    assert collected not in of_clients([*started, collected], "late")
 
 
 def test_of_very_many_items_the_later_ones_share_a_line(

@@ -106,7 +106,13 @@ def of_clients(happenings: Sequence[Happening], prefix: str) -> list[Happening]:
     requests = {
         h.request for h in of_kind(happenings, "request.start") if (h["client"] or "").startswith(prefix)
     }
-    return [h for h in happenings if h.request is None or h.request in requests]
+    return [h for h in happenings if (owner := _owner(h)) is None or owner in requests]
+
+
+def _owner(happening: Happening) -> str | None:
+    # A generator is collected wherever the collector happens to run: it belongs to who began it.
+    collected = happening.kind.startswith("generator.")
+    return happening.fields.get("of", happening.request) if collected else happening.request
 
 
 def of_kind(happenings: Sequence[Happening], *kinds: str) -> Iterator[Happening]:
