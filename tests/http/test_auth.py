@@ -15,17 +15,19 @@ from typing import Any
 
 import fastapi
 import httpx
+import hypothesis
 import jwt
 import keyed_service
 import native_service
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import strategies as st
 from keyed_service import Keyed
 
 from outlive import errors, keys
 from outlive.http import auth, tokens
-from outlive.principal import Principal
+from outlive.principal import Principal, Scope
 from outlive.store.script import Steps, script, statement
 
 STREAM = native_service.STREAM
@@ -186,7 +188,7 @@ def token(key: Any = SECRET, algorithm: str = "HS256", kid: str | None = None, *
 
 def request(credentials: str | None) -> Any:
     """What a dependency gets of a request."""
-    headers = [] if credentials is None else [(b"authorization", credentials.encode())]
+    headers = [] if credentials is None else [(b"authorization", credentials.encode("latin-1"))]
     return fastapi.Request({"type": "http", "method": "GET", "headers": headers})
 
 
@@ -316,6 +318,47 @@ async def test_a_key_set_is_read_again_and_a_key_that_left_it_holds_no_more(
 def test_rules_that_would_let_anybody_in_are_refused_at_the_start(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(errors.Misconfigured, match=says):
         tokens.tokens(**{"key": SECRET, **PINNED, **changes})
+
+
+def deep(levels: int) -> str:
+    """A token whose head nests as deeply as a header has room for."""
+    return base64.urlsafe_b64encode(b'{"alg":' + b"[" * levels).decode().rstrip("=") + ".e30.e30"
+
+
+@pytest.fixture(scope="module")
+def either(tmp_path_factory: pytest.TempPathFactory) -> list[auth.Dependency]:
+    """One dependency with a shared secret and one with a key set."""
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    key_set(path, one=ec.generate_private_key(ec.SECP256R1()))
+    asymmetric = tokens.tokens(key_set=path, **PINNED | {"algorithms": ["ES256"]})
+    return [tokens.tokens(key=SECRET, **PINNED), asymmetric]
+
+
+@hypothesis.given(
+    text=st.text(st.characters(max_codepoint=255), min_size=1)
+    | st.lists(st.binary().map(lambda part: base64.urlsafe_b64encode(part).decode()), min_size=1).map(
+        ".".join
+    )
+)
+@hypothesis.example(deep(30_000))
+@hypothesis.example("e30.e30.e30")
+@hypothesis.example("bnVsbA.bnVsbA.")
+async def test_whatever_a_stranger_sends_is_no_credentials(either: list[auth.Dependency], text: str) -> None:
+    assert keys.id_of(text) is None
+    for dependency in either:
+        with pytest.raises(errors.Unauthenticated):
+            await dependency(request("Bearer " + text))
+
+
+@hypothesis.given(text=st.text(st.characters(max_codepoint=255)))
+def test_whatever_a_host_is_called_it_is_here_or_not(text: str) -> None:
+    assert auth._is_here(f"//{text}") in (True, False)
+
+
+def test_a_scope_of_a_newer_version_grants_nothing() -> None:
+    row = {"scopes": '["read", "rule"]', "holds": 1, "created_at": 1, "digest": "", "name": "", "tenant": "t"}
+    times = dict.fromkeys(("expires_at", "last_used_at", "revoked_at"))
+    assert keys.Key.from_row({"key_id": "k", **row, **times}).scopes == {Scope.READ}
 
 
 @pytest.mark.parametrize("given", [None, "Bearer", "Bearer  ", "Basic YTpi", "bearer", "x"])

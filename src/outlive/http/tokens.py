@@ -26,6 +26,8 @@ READ_AGAIN = 5.0
 """Seconds between two looks at the file of keys."""
 SHORTEST_SECRET = 32
 SCOPE_MARK = "outlive:"
+_BROKEN = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""What reading a stranger's token may raise: whatever it is, the token does not hold."""
 _KNOWN_KINDS = ("HS", "RS", "ES", "PS", "Ed")
 
 
@@ -133,7 +135,7 @@ class _KeySet:
         await self._look_again()
         try:
             named = jwt.get_unverified_header(text).get("kid")
-        except jwt.PyJWTError:
+        except _BROKEN:
             raise errors.Unauthenticated("This is no token.") from None
         if named is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
@@ -169,7 +171,7 @@ def _claims(text: str, key: Any, rules: Rules) -> dict[str, Any]:
             leeway=LEEWAY,
             options={"require": needed},
         )
-    except jwt.PyJWTError as failure:
+    except _BROKEN as failure:
         raise errors.Unauthenticated(_why(failure)) from None
     for name in ("sub", rules.tenant_claim):
         if not isinstance(claims[name], str) or not claims[name]:
@@ -177,7 +179,7 @@ def _claims(text: str, key: Any, rules: Rules) -> dict[str, Any]:
     return claims
 
 
-def _why(failure: jwt.PyJWTError) -> str:
+def _why(failure: Exception) -> str:
     match failure:
         case jwt.ExpiredSignatureError():
             return "The token has expired."
