@@ -334,6 +334,10 @@ class Outlive:
         commands.check_name("thread", name)
         return await self.store.read(reads.thread(name, tenant))
 
+    async def thread_events(self, thread: Thread, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return up to ``limit`` committed events of a thread's runs after ``after`` in its own sequence."""
+        return await self.store.read(reads.thread_events(thread.thread_id, after, limit))
+
     async def result(self, run_id: str, *, tenant: str | None = "") -> Run:
         """Wait, watching, until the run ends, and return its record."""
         async with aclosing(self.watch(run_id, tenant=tenant)) as events:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from outlive import errors
-from outlive.model import Event, EventKind, Run
+from outlive.model import Event, EventKind, Run, Thread
 from outlive.store import Store, reads, wakeup
 
 T = TypeVar("T")
@@ -47,6 +47,28 @@ def parse_cursor(text: str, run_id: str) -> int:
     named, colon, digits = text.strip().rpartition(":")
     if colon and named != run_id:
         raise errors.InvalidCursor("The cursor belongs to another run.", run_id=run_id)
+    return _seq(digits, run_id)
+
+
+def thread_cursor(thread_id: str, thread_seq: int) -> str:
+    """The id of an event on its thread's stream; no run's cursor looks like it."""
+    return f"thread-{thread_id}:{thread_seq}"
+
+
+def parse_thread_cursor(text: str, thread: Thread) -> int:
+    """Read a cursor of ``thread``, or a bare number of its sequence; raises ``InvalidCursor``."""
+    named, colon, digits = text.strip().rpartition(":")
+    if colon and named != f"thread-{thread.thread_id}":
+        raise errors.InvalidCursor("The cursor is not one of this thread's stream.")
+    after = _seq(digits, None)
+    if after > thread.last_seq:
+        raise errors.InvalidCursor(
+            f"The cursor {after} is beyond the thread's last event, {thread.last_seq}."
+        )
+    return after
+
+
+def _seq(digits: str, run_id: str | None) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise errors.InvalidCursor("The cursor is not a sequence number.", run_id=run_id)
     return int(digits)
@@ -78,7 +100,9 @@ async def looks(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator[
     with store.hub.watch(topic) as waiter:
         while True:
             waiter.clear()
-            look = await _look(store, topic, run_id, after, pages.size)
+            look = await _look(
+                store, topic, after, functools.partial(_read, store, run_id, after, pages.size)
+            )
             pages.full(look.events)
             if look.events:
                 yield look
@@ -112,7 +136,7 @@ class Look:
 _looking: set[asyncio.Task[Look]] = set()
 
 
-async def _look(store: Store, topic: str, run_id: str, after: int, size: int) -> Look:
+async def _look(store: Store, topic: str, after: int, read: Callable[[], Coroutine[Any, Any, Look]]) -> Look:
     """Read on, once for all who are at the same place and have had the same hints."""
     watched = store.hub.topic(topic)
     found: Look | asyncio.Task[Look] | None = watched.shared.get(after)
@@ -121,9 +145,9 @@ async def _look(store: Store, topic: str, run_id: str, after: int, size: int) ->
     if isinstance(found, Look):
         return found
     if found is None and len(watched.waiters) == 1:
-        return await _read(store, run_id, after, size)
+        return await read()
     if found is None:
-        found = asyncio.get_running_loop().create_task(_read(store, run_id, after, size))
+        found = asyncio.get_running_loop().create_task(read())
         watched.shared[after] = found
         _looking.add(found)
         found.add_done_callback(functools.partial(_looked, watched, after))
@@ -156,14 +180,28 @@ async def _over(store: Store, run_id: str, after: int) -> bool:
 
 async def follow_thread(store: Store, thread_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
     """Yield every committed event of a thread after ``after`` in the thread's own sequence, for ever."""
-    pages = Pages()
-    with store.hub.watch(wakeup.thread_topic(thread_id)) as waiter:
+    async with aclosing(thread_looks(store, thread_id, after=after)) as read:
+        async for look in read:
+            for event in look.events:
+                yield event
+
+
+async def thread_looks(store: Store, thread_id: str, *, after: int = 0) -> AsyncGenerator[Look, None]:
+    """Like ``follow_thread``, yielding together what one look at the record found: never nothing."""
+    pages, topic = Pages(), wakeup.thread_topic(thread_id)
+    with store.hub.watch(topic) as waiter:
         while True:
             waiter.clear()
-            events = await store.read(reads.thread_events(thread_id, after, pages.size))
-            more = pages.full(events)
-            for event in events:
-                yield event
-                after = event.thread_seq
-            if not more:
-                await waiter.wait()
+            read = functools.partial(_read_thread, store, thread_id, after, pages.size)
+            look = await _look(store, topic, after, read)
+            pages.full(look.events)
+            if look.events:
+                yield look
+                after = look.events[-1].thread_seq
+            if not look.full and not await waiter.wait():
+                store.hub.wake((topic,))
+
+
+async def _read_thread(store: Store, thread_id: str, after: int, size: int) -> Look:
+    events = await store.read(reads.thread_events(thread_id, after, size))
+    return Look(events, full=len(events) >= size)

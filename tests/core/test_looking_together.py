@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -168,7 +169,8 @@ async def test_what_was_read_before_a_hint_is_not_shared_after_it(sqlite_url: st
     async with watched(sqlite_url, 2) as (served, gate, watching):
         run_id = (await served.runs())[0].run_id
         topic = served.store.hub.topic(wakeup.run_topic(run_id))
-        await subscription._look(served.store, wakeup.run_topic(run_id), run_id, 2, 8)
+        read = functools.partial(subscription._read, served.store, run_id, 2, 8)
+        await subscription._look(served.store, wakeup.run_topic(run_id), 2, read)
         assert 2 in topic.shared
         served.store.announce(wakeup.run_topic(run_id))
         assert topic.shared == {}

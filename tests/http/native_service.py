@@ -73,8 +73,14 @@ class Service:
         """Make a run, wait for its end, and return its record."""
         made = await self.create(agent, input, **more)
         await self.follow(f"/runs/{made['run_id']}/events")
+        await self.leavings()
         record: dict[str, Any] = (await self.http.get(f"/runs/{made['run_id']}")).json()
         return record
+
+    async def leavings(self) -> None:
+        """Wait until everybody who left is on record as gone."""
+        while tasks := set(self.outlive.presence._tasks):
+            await asyncio.wait(tasks, timeout=WITHIN)
 
     async def follow(self, path: str, **more: Any) -> list[Received]:
         """Every event of a stream, up to its end."""

@@ -87,7 +87,17 @@ QUERY = st.lists(
     max_size=3,
 )
 ROUTES = st.sampled_from(
-    ["/runs", "/runs", "/runs/{}", "/runs/{}/events", "/runs/{}/stop", "/threads/{}", "/health", "/ready"]
+    [
+        "/runs",
+        "/runs",
+        "/runs/{}",
+        "/runs/{}/events",
+        "/runs/{}/stop",
+        "/threads/{}",
+        "/threads/{}/events",
+        "/health",
+        "/ready",
+    ]
 )
 
 

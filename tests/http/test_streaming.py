@@ -8,12 +8,6 @@ import native_service
 from native_service import STREAM, Service
 
 
-async def leavings(service: Service) -> None:
-    """Wait until everybody who left has been recorded as gone."""
-    while tasks := set(service.outlive.presence._tasks):
-        await asyncio.wait(tasks, timeout=native_service.WITHIN)
-
-
 async def test_silence_is_filled_as_often_as_the_router_was_told(database: str) -> None:
     async with native_service.serving(database, heartbeat=0.02) as service:
         made = await service.create("gated", "g")
@@ -39,6 +33,6 @@ async def test_the_record_of_a_run_says_whether_anybody_was_sent_its_end(service
     path = f"/runs/{made['run_id']}"
     assert (await service.http.get(path)).json()["watched"]["delivery"] == "unseen"
     events = await service.follow(f"{path}/events")
-    await leavings(service)
+    await service.leavings()
     watched = (await service.http.get(path)).json()["watched"]
     assert (watched["delivery"], watched["viewers"], watched["seen"]) == ("delivered", 1, len(events))

@@ -83,6 +83,7 @@ def router(
     problem.readable(scoped, "/runs", native.index)
     problem.readable(scoped, "/runs/{run_id}", native.read)
     problem.readable(scoped, "/runs/{run_id}/events", native.events)
+    problem.readable(scoped, "/threads/{thread:path}/events", native.thread_events)
     problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
     effects.add(scoped, outlive)
     artifacts.add(scoped, outlive)
@@ -243,6 +244,44 @@ class _Native:
         shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
         shown |= await effects.of_thread(self.outlive, found)
         return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
+
+    async def thread_events(
+        self,
+        request: Request,
+        thread: str,
+        *,
+        after: str | None = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+    ) -> Response:
+        """Stream the events of all runs of a thread after the cursor; it goes on when a run ends."""
+        if _named_events(request):
+            return await self.thread(request, f"{thread}/events")
+        _only_one(request, streaming.CURSOR)
+        tenant = _tenant(request)
+        found = await self.outlive.thread(thread, tenant=tenant)
+        cursor, place = (last_event_id, streaming.CURSOR) if last_event_id else (after, "after")
+        position = 0 if cursor is None else streaming.thread_position(found, cursor, place)
+        if not _wants_events(request, default=True):
+            page = await self.outlive.thread_events(found, after=position, limit=limit)
+            shown = [streaming.thread_shown(event, found.thread_id) for event in page]
+            return body.Json({"thread": found.thread, "events": shown})
+        where = request.url.path
+        return streaming.thread_stream(
+            self.outlive,
+            found,
+            after=position,
+            rotate=self.rotate,
+            heartbeat=self.heartbeat,
+            headers={"Location": where, "Content-Location": where.removesuffix("/events")},
+            principal=_who(request),
+        )
+
+
+def _named_events(request: Request) -> bool:
+    """Say whether ``/events`` at the end of the path is the end of a thread's name, sent as one."""
+    raw = request.scope.get("raw_path")
+    return raw is not None and not raw.endswith(b"/events")
 
 
 def _check_key(key: str | None) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from outlive import errors, presence, seams, subscription
 from outlive.http import auth, sse
-from outlive.model import Event, Run, Submitted
+from outlive.model import Event, EventKind, Run, Submitted, Thread
 from outlive.principal import NOBODY, Principal
 from outlive.runtime import Outlive
 
@@ -56,7 +56,46 @@ def stream(
     told["Outlive-Run"] = run.run_id
     start = position(run, str(after), CURSOR) if after and not _of_the_one_before(run, after) else 0
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=start)
+    frames = _frames(outlive, present, recorded=viewer is not None)
+    return _opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
 
+
+def thread_stream(
+    outlive: Outlive,
+    thread: Thread,
+    *,
+    after: int | str | None = None,
+    rotate: float | None = ROTATE_SECONDS,
+    heartbeat: float | None = HEARTBEAT_SECONDS,
+    headers: Mapping[str, str] | None = None,
+    principal: Principal = NOBODY,
+) -> sse.EventStream:
+    """Return a response that streams the events of all runs of a thread, in the thread's order, for ever.
+
+    The handler has authenticated its caller, and read ``thread`` with the caller's tenant.  ``after`` is
+    where to go on: the text of ``Last-Event-ID`` of such a stream, or a number of the thread's sequence;
+    nothing or "" is the start.  While it is open, every live run of the thread counts as watched.  The rest
+    is as in ``stream``.
+
+    Raises ``InvalidCursor``.
+    """
+    start = thread_position(thread, str(after), CURSOR) if after else 0
+    present = presence.Viewer(name=seams.new_id(), run_id="", seen=start, thread_id=thread.thread_id)
+    frames = _thread_frames(outlive, present, thread.thread_id)
+    told = headers or {}
+    return _opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
+
+
+def _opened(
+    outlive: Outlive,
+    present: presence.Viewer,
+    frames: AsyncGenerator[bytes, None],
+    principal: Principal,
+    *,
+    rotate: float | None,
+    heartbeat: float | None,
+    headers: Mapping[str, str],
+) -> sse.EventStream:
     ending = outlive.shutdown if principal.lasting else auth.Ending(outlive.shutdown)
 
     async def closed(how: sse.Close) -> None:
@@ -65,14 +104,13 @@ def stream(
             left = presence.Left.DISCONNECT if thrown_out else _LEFT.get(how, presence.Left.OURS)
             outlive.presence.leave(present, left)
 
-    frames = _frames(outlive, present, recorded=viewer is not None)
     return sse.EventStream(
         frames if principal.lasting else auth.guarded(frames, principal, ending),
         shutdown=ending,
         rotate_after=rotate,
         heartbeat=heartbeat,
         on_close=closed,
-        headers=told,
+        headers=headers,
     )
 
 
@@ -94,29 +132,66 @@ async def _frames(
                 present.seen = seen
 
 
+async def _thread_frames(
+    outlive: Outlive, present: presence.Viewer, thread_id: str
+) -> AsyncGenerator[bytes, None]:
+    await outlive.presence.join(present)
+    make = _thread_pieces(thread_id)
+    async with aclosing(subscription.thread_looks(outlive.store, thread_id, after=present.seen)) as looks:
+        async for look in looks:
+            for piece, seen in look.once(make):
+                yield piece
+                present.seen = seen
+
+
 def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
-    """Frame events and join them to what is sent at once, each with the last seq in it.
+    return _joined([(frame(event), event.seq) for event in events])
+
+
+@functools.lru_cache(maxsize=1024)  # viewers of one thread share what the same function makes
+def _thread_pieces(thread_id: str) -> Callable[[Sequence[Event]], list[tuple[bytes, int]]]:
+    def pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
+        return _joined([(thread_frame(event, thread_id), event.thread_seq) for event in events])
+
+    return pieces
+
+
+def _joined(framed: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+    """Join frames to what is sent at once, each with the last seq in it.
 
     A write for each would cost more than all else about an event.
     """
     pieces: list[tuple[bytes, int]] = []
     frames: list[bytes] = []
     size = 0
-    for event in events:
-        frames.append(frame(event))
-        size += len(frames[-1])
-        if size >= PIECE_BYTES or event is events[-1]:
-            pieces.append((b"".join(frames), event.seq))
+    for one, seq in framed:
+        frames.append(one)
+        size += len(one)
+        if size >= PIECE_BYTES:
+            pieces.append((b"".join(frames), seq))
             frames, size = [], 0
-    return pieces
+    return [*pieces, (b"".join(frames), framed[-1][1])] if frames else pieces
 
 
 def frame(event: Event) -> bytes:
     """Return an event as the bytes of one server-sent event: its id is its cursor."""
     data = f'{{"epoch":{event.epoch},"mode":{_quoted(event.mode)},"data":{event.payload}}}'
+    return _framed(event.kind, data, event.cursor)
+
+
+def thread_frame(event: Event, thread_id: str) -> bytes:
+    """Return an event as it is on its thread's stream, where it says which run it is of."""
+    data = (
+        f'{{"run_id":"{event.run_id}","seq":{event.seq},"epoch":{event.epoch},'
+        f'"mode":{_quoted(event.mode)},"data":{event.payload}}}'
+    )
+    return _framed(event.kind, data, subscription.thread_cursor(thread_id, event.thread_seq))
+
+
+def _framed(kind: EventKind, data: str, cursor: str) -> bytes:
     if data.isascii() and "\n" not in data and "\r" not in data:  # as everything is that we write ourselves
-        return f"event: {event.kind.value}\ndata: {data}\nid: {event.cursor}\n\n".encode("ascii")
-    return sse.frame(data=data, id=event.cursor, event=event.kind.value)
+        return f"event: {kind.value}\ndata: {data}\nid: {cursor}\n\n".encode("ascii")
+    return sse.frame(data=data, id=cursor, event=kind.value)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -125,6 +200,7 @@ def _quoted(mode: str | None) -> str:
 
 
 def shown(event: Event) -> dict[str, Any]:
+    """Return an event as it is in a page."""
     return {
         "id": event.cursor,
         "seq": event.seq,
@@ -133,6 +209,21 @@ def shown(event: Event) -> dict[str, Any]:
         "mode": event.mode,
         "data": event.data,
     }
+
+
+def thread_shown(event: Event, thread_id: str) -> dict[str, Any]:
+    """Return an event as it is in a page of its thread's."""
+    cursor = subscription.thread_cursor(thread_id, event.thread_seq)
+    return shown(event) | {"id": cursor, "run_id": event.run_id}
+
+
+def thread_position(thread: Thread, cursor: str, place: str) -> int:
+    """Read a client's cursor on a thread; the error names the ``place`` where the client put it."""
+    try:
+        return subscription.parse_thread_cursor(cursor, thread)
+    except errors.InvalidCursor as failure:
+        failure.field = place
+        raise
 
 
 def position(run: Run, cursor: str, place: str) -> int:
