@@ -14,7 +14,7 @@ from core import support as core
 from outlive import effects
 from outlive.agents import generator
 from outlive.ledger import Effect
-from outlive.store import effect_moves
+from outlive.store import effect_reads
 from outlive.testing.paying import Paying
 
 DAY = 86400.0
@@ -76,7 +76,7 @@ async def ran(served: outlive.Outlive, given: Any, name: str = "agent", **how: A
 
 async def newest(served: outlive.Outlive, key: str, name: str = "charge") -> Effect:
     """The newest row of a key."""
-    found = await served.store.read(effect_moves.newest("", name, key))
+    found = await served.store.read(effect_reads.newest("", name, key))
     assert found is not None, f"{name} {key} is not in the ledger"
     return found
 

@@ -13,7 +13,7 @@ import outlive
 from core import record
 from core import support as core
 from effects import support
-from outlive import Reason, State, effects, failpoints, signals
+from outlive import Reason, State, effects, errors, failpoints, signals
 from outlive.effects import asking, defining
 from outlive.store import effect_steps
 from outlive.testing.paying import Paying
@@ -325,3 +325,128 @@ async def test_an_answer_that_comes_after_the_run_was_lost_is_kept_as_evidence_a
     assert (found.state, found.settled_by) == ("reconciled", "evidence")
     assert len(paying.lines("request")) == 1
     assert failpoints._armed == {}
+
+
+# ---------------------------------------------------------------- late, lost, mended
+
+
+@pytest.mark.invariant("I9")
+async def test_an_answer_that_comes_after_the_stop_is_evidence_enough_to_undo_it(
+    database: str, paying: Paying, http: httpx.AsyncClient
+) -> None:
+    """The thread outlives its run; what it learns is left in the ledger, and the undoing begins by itself."""
+
+    async def refund(done: asking.Executed) -> Any:
+        return await support.pay(http, done.key, "refund")
+
+    def in_thread(booking: str) -> None:
+        def call() -> Any:
+            with httpx.Client(base_url=paying.url, transport=effects.SyncTransport(), timeout=20) as blocking:
+                return blocking.post("/charge", json={"reference": booking}).json()["reference"]
+
+        effects.once_in_thread("charge", key=booking, call=call, compensate=refund)
+
+    async def step(context: outlive.Context) -> Any:
+        await asyncio.to_thread(in_thread, context.input)
+
+    paying.script("charge", {"hang": True})
+    agent = support.agent(step, compensate="always", stop_deadline=0.2)
+    async with core.serving(database, agent) as served:
+        listening = core.heard(served)
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        await support.requests(paying, 1, what="effect")
+        await served.stop(run_id)
+        await support.ended(served, run_id)
+        first = await aftermath(served, run_id)
+        await asyncio.to_thread(paying.release)
+        await listening.of(signals.StaleWriteRefused, run_id=run_id, write=signals.Write.EFFECT)
+        effect = await support.newest(served, "b1")
+        second = await aftermath(served, run_id, f"{effect.effect_id}/{effect.calls}")
+        undone = await support.newest(served, "b1")
+    assert (first.state, second.state) == (State.WAITING, State.SUCCEEDED)
+    assert undone.state == "compensated"
+    assert [line["step"] for line in paying.lines()] == ["charge", "refund"]
+
+
+@pytest.mark.invariant("I9")
+async def test_an_open_effect_that_was_to_be_undone_and_is_wanted_again_is_the_other_runs(
+    database: str, paying: Paying, http: httpx.AsyncClient
+) -> None:
+    charge = declared(http, "charge")
+
+    async def book(context: outlive.Context) -> Any:
+        return await charge(context.input)
+
+    paying.script("charge", {"hang": True})
+    async with core.serving(database, support.agent(book, compensate="always")) as served:
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        await support.requests(paying, 1, what="effect")
+        await served.stop(run_id)
+        await support.ended(served, run_id)
+        await aftermath(served, run_id)
+        await asyncio.to_thread(paying.release)
+        runs = [await support.ran(served, "b1") for _ in range(2)]
+        found = await support.newest(served, "b1")
+    assert [run.state for run in runs] == [State.SUCCEEDED] * 2
+    assert (found.state, found.due, found.run_id) == ("done", None, runs[0].run_id)
+    assert [line["step"] for line in paying.lines()] == ["charge"]
+
+
+async def test_an_undoing_that_failed_is_tried_again_when_somebody_says_so(
+    database: str, paying: Paying, http: httpx.AsyncClient
+) -> None:
+    charge = declared(http, "charge")
+
+    async def book(context: outlive.Context) -> Any:
+        await charge(context.input)
+        raise ValueError("no ticket")
+
+    paying.script("refund-charge", {"status": 402})
+    async with core.serving(database, support.agent(book, compensate="failures")) as served:
+        run_id = (await served.submit("agent", "b1")).run.run_id
+        await support.ended(served, run_id)
+        failed = await aftermath(served, run_id)
+        effect = await support.newest(served, "b1")
+        mended = await support.ended(served, await served.effects.retry(effect.effect_id))
+        with pytest.raises(errors.AlreadySettled):
+            await served.effects.retry(effect.effect_id)
+    assert (failed.state, mended.state) == (State.FAILED, State.SUCCEEDED)
+    assert [line["step"] for line in paying.lines()] == ["charge", "refund-charge"]
+
+
+@pytest.mark.invariant("I9")
+@pytest.mark.invariant("I15")
+async def test_an_answer_that_cannot_be_stored_loses_the_attempt_and_the_next_one_asks_the_provider(
+    database: str, paying: Paying, http: httpx.AsyncClient
+) -> None:
+    async with core.serving(database, support.agent(support.charging(http)), timing=core.QUICK) as served:
+        write, lost = served.store.write, 0
+
+        async def failing(script: Any, **options: Any) -> Any:
+            nonlocal lost
+            if script.name in ("finish", "finish_plainly") and lost < 4:  # as often as it is tried
+                lost += 1
+                raise errors.StoreUnavailable
+            return await write(script, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(served.store, "write", failing)
+            run_id = (await served.submit("agent", "b1")).run.run_id
+            story = await core.story(served, run_id)
+    assert core.end(story)["state"] == "succeeded"
+    assert {event.epoch for event in story} == {1, 3}
+    assert len(paying.lines()) == 1
+    assert len(paying.lines("replayed")) == 1
+
+
+async def test_an_effect_that_wants_itself_is_told_so(sqlite_url: str) -> None:
+    async def step(context: outlive.Context) -> Any:
+        async def itself() -> Any:
+            return await effects.once("charge", key="k", call=lambda: 1)
+
+        return await effects.once("charge", key="k", call=itself)
+
+    async with core.serving(sqlite_url, support.agent(step, on_unknown="fail")) as served:
+        run = await support.ran(served, "b1")
+    assert run.state is State.FAILED
+    assert "wants itself" in str(run.error_detail)

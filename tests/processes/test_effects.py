@@ -11,7 +11,7 @@ import pytest
 import outlive
 from core import support as core
 from outlive import State
-from outlive.store import effect_moves, effect_steps
+from outlive.store import effect_reads, effect_steps
 from outlive.testing.paying import Paying
 from outlive.testing.processes import Process
 from processes import effect_workload, support
@@ -140,7 +140,7 @@ async def test_S08_frozen_right_before_the_call_its_late_call_has_the_same_key_a
             frozen.thaw()
             await frozen.heard("LeaseLost", run_id=run_id)
             assert frozen.said(calls="b1") != []
-        found = await api.store.read(effect_moves.newest("", "charge", "b1"))
+        found = await api.store.read(effect_reads.newest("", "charge", "b1"))
     assert core.end(events)["state"] == "succeeded"
     assert len(paying.lines()) == 1
     assert found is not None

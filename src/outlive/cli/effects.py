@@ -110,6 +110,23 @@ def settle(
 
 
 @app.command()
+def retry(
+    effect_id: EffectId,
+    *,
+    database: options.Database = options.DEFAULT_DATABASE,
+    tenant: options.Tenant = "",
+    as_json: options.Json = False,
+) -> None:
+    """Have what a run's end released or has to undo tried again, once what was wrong is mended."""
+
+    async def ask(store: Store) -> str:
+        return await Desk(store).retry(effect_id, tenant=tenant)
+
+    run_id = runs.with_store(database, ask)
+    typer.echo(json.dumps({"run_id": run_id}) if as_json else f"queued: {run_id}")
+
+
+@app.command()
 def approve(
     name: Annotated[str, typer.Argument(help="The effect's name.")],
     key: Annotated[str, typer.Argument(help="Its business key.")],

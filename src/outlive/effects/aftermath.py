@@ -7,7 +7,7 @@ like any run, and what it does goes through the ledger like any effect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from outlive import agents, errors, policy
 from outlive.agents import Chunk, Context, Note, Outcome
 from outlive.effects import asking, attempt, calling, defining
 from outlive.effects.asking import Executed
-from outlive.ledger import Effect, EffectState, Kind
+from outlive.ledger import Effect, EffectState
 from outlive.states import State
-from outlive.store import effect_moves, effect_steps
+from outlive.store import Store, effect_reads, effect_steps
 
 UNDONE = ".undone"
 """What is put after an effect's name to name the effect that undoes it."""
@@ -33,13 +33,14 @@ class Aftermath:
     async def stream(self, context: Context) -> AsyncGenerator[agents.Yielded, None]:
         """Release first, then undo from the last to the first; waits if an outcome is open."""
         store = attempt.current().store
-        due = await store.read(effect_moves.due(str(context.input["origin"])))
-        mine = [effect for effect in due if effect.tenant == context.run.tenant]
-        for effect in (each for each in mine if each.due == "release"):
+        for effect in await _due(store, context, "release"):
             await _release(effect)
             yield Chunk(data={"released": effect.effect_id, "name": effect.name})
-        undo = [effect for effect in mine if effect.due == "compensate"]
-        still_open = await _still_open(undo)
+        for effect in await _due(store, context, "compensate"):
+            if effect.known is EffectState.UNKNOWN:
+                await _find_out(effect)
+        undo = await _due(store, context, "compensate")
+        still_open = [effect.effect_id for effect in undo if effect.known is EffectState.UNKNOWN]
         if still_open:
             yield Note(
                 code="effects_open",
@@ -53,8 +54,25 @@ class Aftermath:
                 yield Chunk(data={"undone": effect.effect_id, "name": effect.name})
 
 
-async def _still_open(effects: Sequence[Effect]) -> list[str]:
-    return [effect.effect_id for effect in effects if effect.known is EffectState.UNKNOWN]
+async def _due(store: Store, context: Context, what: str) -> list[Effect]:
+    found = await store.read(effect_reads.due(str(context.input["origin"])))
+    return [effect for effect in found if effect.tenant == context.run.tenant and effect.due == what]
+
+
+async def _find_out(effect: Effect) -> None:
+    """Learn what became of a cut call without calling: to undo it, nothing must be executed first."""
+    current = attempt.current()
+    if effect.evidence is not None:
+        await calling.take_evidence(current, effect)
+        return
+    declared = defining.DECLARED.get(effect.name)
+    if declared is None or declared.options["lookup"] is None:
+        return
+    asked = _asked(effect, declared)
+    with current.store.hub.watch(attempt.topic(effect.tenant, effect.name, effect.key)) as waiter:
+        while await calling.looked_up(current, asked, effect) is False:  # it may be on its way still
+            await waiter.wait()
+            effect = await current.store.read(effect_reads.effect(effect.effect_id, effect.tenant))
 
 
 async def _release(effect: Effect) -> None:
@@ -64,6 +82,10 @@ async def _release(effect: Effect) -> None:
             f"No effect {effect.name!r} is declared here.",
             hint="Declare it with effects.effect at a module's top.",
         )
+    await calling.execute(attempt.current(), _asked(effect, declared))
+
+
+def _asked(effect: Effect, declared: defining.Declared) -> asking.Asked:
     inputs = agents.restored(effect.inputs)
     options = {name: value for name, value in declared.options.items() if name != "compensate"}
     asked = asking.ask(
@@ -76,8 +98,8 @@ async def _release(effect: Effect) -> None:
         resource=effect.resource,
         **options,
     )
-    wish = replace(asked.wish, key=effect.key, fingerprint=effect.fingerprint, kind=Kind.DEFERRABLE)
-    await calling.execute(attempt.current(), replace(asked, wish=wish))
+    wish = replace(asked.wish, key=effect.key, fingerprint=effect.fingerprint, kind=effect.kind)
+    return replace(asked, wish=wish)
 
 
 async def _undo(effect: Effect) -> None:
@@ -103,6 +125,7 @@ async def _undo(effect: Effect) -> None:
         call=lambda: asking.in_thread_or_coroutine(how.run, executed),
         key_ttl=how.key_ttl,
         compensates=effect.effect_id,
+        again_after_failure=True,  # whoever had this run made wants another try
     )
     await calling.execute(attempt.current(), asked)
 

@@ -7,7 +7,6 @@ the same key while the provider knows it, a look-up, and at last a person.  Neve
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from outlive import agents, encoding, errors, failpoints, ledger, signals
 from outlive.effects import asking, attempt, errand
 from outlive.effects.asking import Asked, Call, Key
 from outlive.effects.attempt import Ledger
+from outlive.lease import Halt
 from outlive.ledger import Effect, Kind, Step
 from outlive.policy import Durability, OnUnknown
 from outlive.store import effect_moves, wakeup
@@ -156,6 +156,9 @@ async def execute(current: Ledger, asked: Asked) -> Any:
             "A graph that has effects must write its checkpoints as it goes.",
             hint="Declare durability sync or async in the agent's policy.",
         )
+    within = asking.CALL.get()
+    if within is not None and (within.name, within.key) == (asked.wish.name, asked.wish.key):
+        raise errors.Misconfigured(f"The effect {within.name} wants itself.", hint="Give each its own key.")
     repeated = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_Again), **_bounds(current, asked.budget), reraise=True
     )
@@ -194,7 +197,7 @@ _OVER = frozenset({Step.ANSWER, Step.HOLD, Step.FAIL, Step.CONFLICT})
 
 async def _try(current: Ledger, asked: Asked, wish: ledger.Wish) -> Any:
     """Go from step to step until there is a result; raises ``_Again`` where only time can help."""
-    told = False
+    told, cause = False, None
     with current.store.hub.watch(attempt.topic(wish.tenant, wish.name, wish.key)) as waiter:
         while True:
             waiter.clear()
@@ -204,10 +207,15 @@ async def _try(current: Ledger, asked: Asked, wish: ledger.Wish) -> Any:
             if opened.step in _OVER:
                 return _over(opened)
             if opened.step is Step.START:
-                with contextlib.suppress(_Cut):
+                try:
                     return await _called(current, asked, wish, opened.effect)
-                continue
-            told = await _found_out(current, asked, opened, waiter, told)
+                except _Cut as cut:
+                    cause = cut.__cause__
+                    continue
+            try:
+                told = await _found_out(current, asked, opened, waiter, told)
+            except errors.EffectUnknown as unknown:
+                raise unknown from cause
 
 
 def _over(opened: Opened) -> Any:
@@ -225,10 +233,10 @@ async def _found_out(
 ) -> bool:
     """Do what can be done about an open outcome, or wait for others; says whether a person was told."""
     if opened.step is Step.TAKE_EVIDENCE:
-        await _take_evidence(current, opened.effect)
+        await take_evidence(current, opened.effect)
         return told
     if opened.step is Step.LOOK_UP:
-        found = await _looked_up(current, asked, opened.effect)
+        found = await looked_up(current, asked, opened.effect)
         if found:
             return told
         if found is None:
@@ -262,6 +270,7 @@ async def _called(current: Ledger, asked: Asked, wish: ledger.Wish, effect: Effe
     """Make the call of an effect that was started, and store what it came to."""
     failpoints.reach("effects.guarded")
     if not current.trusted:  # frozen since the guard, say: somebody else may be at it
+        current.held.end(Halt.LOST)
         raise errors.Fenced(run_id=current.run.run_id, effect_id=effect.effect_id)
     failpoints.reach("effects.call")
     within = asking.CALL.set(Call.of(effect))
@@ -319,14 +328,14 @@ def _failure(effect: Effect) -> errors.EffectFailed:
 # ---------------------------------------------------------------- finding out
 
 
-async def _take_evidence(current: Ledger, effect: Effect) -> None:
+async def take_evidence(current: Ledger, effect: Effect) -> None:
     """Believe what an executor left that had the provider's answer and no longer the run."""
     left = json.loads(effect.evidence or "{}")
     answer = Answer(result=left.get("result"), error=left.get("error"))
     await current.write(effect_moves.reconcile(effect, answer, "evidence"))
 
 
-async def _looked_up(current: Ledger, asked: Asked, effect: Effect) -> bool | None:
+async def looked_up(current: Ledger, asked: Asked, effect: Effect) -> bool | None:
     """Ask the provider what became of it; False if it is too early to believe it, None if it did not tell."""
     assert asked.look_up is not None
     try:

@@ -12,7 +12,7 @@ from outlive import encoding, errors, names, seams
 from outlive.effects import asking, attempt
 from outlive.ledger import Effect
 from outlive.model import Run
-from outlive.store import Store, effect_moves, effect_steps, wakeup
+from outlive.store import Store, effect_moves, effect_reads, effect_steps, wakeup
 
 MOST = 1000
 """Effects that one look returns."""
@@ -32,28 +32,28 @@ class Desk:
         ``unsettled``: only the open ones, whose call is on its way or was cut; oldest first.
         """
         _check_limit(limit)
-        return await self._store.read(effect_moves.effects(tenant, limit=limit, unsettled=unsettled))
+        return await self._store.read(effect_reads.effects(tenant, limit=limit, unsettled=unsettled))
 
     async def of_run(self, run: Run, *, limit: int = MOST) -> list[Effect]:
         """Return the effects of a run and of those that it continues, in order."""
         _check_limit(limit)
-        return await self._store.read(effect_moves.of_run(run.origin, limit))
+        return await self._store.read(effect_reads.of_run(run.origin, limit))
 
     async def of_thread(self, thread_id: str, *, limit: int = 50) -> list[Effect]:
         """Return the newest effects of a thread's runs, by its internal id, newest first."""
         _check_limit(limit)
-        return await self._store.read(effect_moves.of_thread(thread_id, limit))
+        return await self._store.read(effect_reads.of_thread(thread_id, limit))
 
     async def summary(self, run: Run) -> effect_steps.Summary | None:
         """Return how many effects of a run stand how; None without effects, or before it ever ran."""
         if not run.epoch:
             return None
-        return await self._store.read(effect_moves.summary(run.origin))
+        return await self._store.read(effect_reads.summary(run.origin))
 
     async def show(self, effect_id: str, *, tenant: str | None = "") -> Effect:
         """Return one effect; raises ``NotFound``."""
         names.check_name("effect_id", effect_id)
-        return await self._store.read(effect_moves.effect(effect_id, tenant))
+        return await self._store.read(effect_reads.effect(effect_id, tenant))
 
     async def settle(
         self, effect_id: str, *, executed: bool, by: str, result: Any = None, tenant: str | None = ""
@@ -74,6 +74,16 @@ class Desk:
         effect = await self._store.write(effect_moves.settle(effect_id, tenant, executed, text, by))
         self._store.announce(attempt.topic(effect.tenant, effect.name, effect.key), wakeup.QUEUE)
         return effect
+
+    async def retry(self, effect_id: str, *, tenant: str | None = "") -> str:
+        """Have what a run's end released or has to undo tried again, once what was wrong is mended.
+
+        Returns the run that does.  Raises ``NotFound``, ``AlreadySettled`` if nothing is due.
+        """
+        names.check_name("effect_id", effect_id)
+        run_id = await self._store.write(effect_moves.retry(effect_id, tenant, seams.new_id()))
+        self._store.announce(wakeup.QUEUE)
+        return run_id
 
     async def approve(
         self,

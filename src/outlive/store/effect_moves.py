@@ -9,7 +9,6 @@ Locks: the run's row first, then the effect's, and nothing after it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlive import errors, ledger, states
@@ -208,6 +207,8 @@ def finish(holder: Claim, effect: Effect, answer: Answer) -> Steps[bool]:
     yield statement(
         "store_evidence", effect_id=effect.effect_id, evidence=answer.evidence(), calls=effect.calls
     )
+    if now is not None and now.due == "compensate":
+        yield from again(now)
     return False
 
 
@@ -257,9 +258,25 @@ def settle(effect_id: str, tenant: str | None, executed: bool, result: str | Non
         yield _cut(found)
     yield from _settled(found, state, result, None, by)
     if found.due == "compensate":
-        run = yield from steps.known(found.run_id)
-        yield from effect_steps.enter_aftermath(run, f"{effect_id}/{found.calls}")
+        yield from again(found)
     return (yield from _by_id(effect_id, None)) or found
+
+
+def again(effect: Effect, cause: str = "") -> Steps[str]:
+    """Have the aftermath of an effect's run seen to once more; returns the run that does."""
+    run = yield from steps.known(effect.run_id)
+    return (yield from effect_steps.enter_aftermath(run, cause or f"{effect.effect_id}/{effect.calls}"))
+
+
+@script()
+def retry(effect_id: str, tenant: str | None, cause: str) -> Steps[str]:
+    """Have what an end released or has to undo tried again; raises ``NotFound``, ``AlreadySettled``."""
+    found = yield from _by_id(effect_id, tenant)
+    if found is None:
+        raise errors.NotFound(f"There is no effect {effect_id}.", field="effect_id")
+    if found.due is None:
+        raise errors.AlreadySettled(f"Nothing is due for effect {effect_id}.", effect_id=effect_id)
+    return (yield from again(found, cause))
 
 
 @script()
@@ -337,60 +354,3 @@ def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool
     if not rows:
         raise errors.Fenced(steps.LATE, run_id=holder.run_id)
     return Settled(others_wait=bool(rows[0]["others_wait"]) or bool(effects and "aftermath" in effects))
-
-
-# ---------------------------------------------------------------- reads
-
-
-@script(reads=True)
-def effect(effect_id: str, tenant: str | None) -> Steps[Effect]:
-    """Return one effect; raises ``NotFound``."""
-    found = yield from _by_id(effect_id, tenant)
-    if found is None:
-        raise errors.NotFound(f"There is no effect {effect_id}.", field="effect_id")
-    return found
-
-
-@script(reads=True)
-def newest(tenant: str, name: str, key: str) -> Steps[Effect | None]:
-    """Return the newest generation of a key, if there is one."""
-    rows = yield statement("find_effect", tenant=tenant, name=name, key=key)
-    return Effect.from_row(rows[0]) if rows else None
-
-
-@script(reads=True)
-def effects(tenant: str, *, limit: int, unsettled: bool = False) -> Steps[list[Effect]]:
-    """Return up to ``limit`` effects, newest first; or those whose outcome is open, oldest first."""
-    if unsettled:
-        rows = yield statement("list_unsettled_effects", tenant=tenant, limit=limit)
-    else:
-        rows = yield statement("list_effects", tenant=tenant, limit=limit)
-    return [Effect.from_row(row) for row in rows]
-
-
-@script(reads=True)
-def of_run(origin: str, limit: int) -> Steps[list[Effect]]:
-    """Return the effects of a chain of runs, in the order in which they were wished for."""
-    rows = yield statement("list_effects_of", origin=origin, limit=limit)
-    return [Effect.from_row(row) for row in rows]
-
-
-@script(reads=True)
-def of_thread(thread_id: str, limit: int) -> Steps[list[Effect]]:
-    """Return the newest effects of a thread's runs, newest first."""
-    rows = yield statement("list_effects_of_thread", thread_id=thread_id, limit=limit)
-    return [Effect.from_row(row) for row in rows]
-
-
-@script(reads=True)
-def summary(origin: str) -> Steps[effect_steps.Summary | None]:
-    """Return how many effects of a chain stand how; None without effects."""
-    counted = yield statement("count_effects", origin=origin)
-    return effect_steps.summarised([dict(row) for row in counted]) if counted else None
-
-
-@script(reads=True)
-def due(origin: str) -> Steps[Sequence[Effect]]:
-    """Return what the end of a chain has released or has to undo, in the order of the wishes."""
-    rows = yield statement("due_effects", origin=origin)
-    return [Effect.from_row(row) for row in rows]

@@ -615,9 +615,11 @@ WITH run AS MATERIALIZED (
 )
 UPDATE effects SET
     state = 'started', epoch = :epoch, claim_token = :claim_token, run_id = run.run_id,
-    -- What was released stays with the run that released it: who looks for what is due looks there.
-    origin = CASE WHEN due IS NULL THEN run.origin ELSE effects.origin END,
-    thread_id = CASE WHEN due IS NULL THEN run.thread_id ELSE effects.thread_id END,
+    -- What was released stays with the run that released it: who looks for what is due looks there.  What an
+    -- ended run has to undo, and another run wants before that, is the other's from now on.
+    origin = CASE WHEN due = 'release' THEN effects.origin ELSE run.origin END,
+    thread_id = CASE WHEN due = 'release' THEN effects.thread_id ELSE run.thread_id END,
+    due = CASE WHEN due = 'release' THEN due END,
     calls = calls + 1, started_at = {now}, ended_at = NULL,
     first_started_at = CASE WHEN state = 'unknown' THEN first_started_at ELSE {now} END
 FROM run
@@ -677,7 +679,8 @@ RETURNING effect_id
 -- name: settle_effect
 UPDATE effects SET
     state = :state, result = coalesce(CAST(:result AS TEXT), result), error = CAST(:error AS TEXT),
-    settled_by = :by, ended_at = {now}, evidence = CASE WHEN :state = 'intended' THEN NULL ELSE evidence END
+    settled_by = :by, ended_at = {now}, evidence = CASE WHEN :state = 'intended' THEN NULL ELSE evidence END,
+    due = CASE WHEN :state = 'intended' AND due = 'compensate' THEN NULL ELSE due END
 WHERE effect_id = :effect_id AND state = 'unknown' AND calls = :calls
 RETURNING effect_id
 

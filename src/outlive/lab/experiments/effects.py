@@ -14,7 +14,7 @@ from outlive import encoding, policy, runtime, seams
 from outlive.lab import stage
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable
 from outlive.model import EventKind, Run, Submission
-from outlive.store import effect_moves, moves
+from outlive.store import effect_reads, moves
 from outlive.testing.paying import Paying
 from outlive.testing.processes import Process
 
@@ -205,7 +205,7 @@ async def _end(api: runtime.Outlive, run_id: str) -> None:
 
 
 async def _ledger_says(api: runtime.Outlive, run: Run) -> str:
-    found = await api.store.read(effect_moves.of_run(run.origin, 10))
+    found = await api.store.read(effect_reads.of_run(run.origin, 10))
     return ", ".join(f"{effect.known.value} after {effect.calls} starts" for effect in found) or "-"
 
 

@@ -10,7 +10,7 @@ from outlive import errors, seams
 from outlive.ledger import Effect, EffectState, Kind, Step, Wish
 from outlive.model import Run, Verdict
 from outlive.states import Reason, State
-from outlive.store import Store, effect_moves, effect_steps, moves
+from outlive.store import Store, effect_moves, effect_reads, effect_steps, moves
 from outlive.store.effect_moves import Answer, Opened
 from outlive.testing.store_checks.bench import LEASE, Bench, check, refused
 
@@ -52,7 +52,7 @@ async def finished(bench: Bench, run: Run, wanted: Wish) -> Effect:
 
 async def newest(bench: Bench, wanted: Wish) -> Effect:
     """The newest row of a key, read through the other store."""
-    found = await bench.two.read(effect_moves.newest(wanted.tenant, wanted.name, wanted.key))
+    found = await bench.two.read(effect_reads.newest(wanted.tenant, wanted.name, wanted.key))
     assert found is not None
     return found
 
@@ -105,7 +105,7 @@ async def no_effect_starts_without_a_live_claim(bench: Bench) -> None:
         wanted = wish(bench)
         assert await bench.one.write(effect_moves.begin(claim, wanted, True)) is None
         await refused(errors.Fenced, bench.one.write(effect_moves.open_(claim, wanted, True)))
-        assert await bench.two.read(effect_moves.newest(wanted.tenant, wanted.name, wanted.key)) is None
+        assert await bench.two.read(effect_reads.newest(wanted.tenant, wanted.name, wanted.key)) is None
     await bench.settle(run)
     await refused(errors.Fenced, bench.one.write(effect_moves.open_(run.claim, wish(bench), True)))
 
@@ -266,7 +266,7 @@ async def an_approval_is_used_by_one_start_only(bench: Bench) -> None:
     foreign = effect_moves.approve(seams.new_id(), fingerprint="g", lasts=60.0, **granted)
     await bench.one.write(foreign)
     await refused(errors.NotApproved, bench.one.write(ask))
-    assert await bench.two.read(effect_moves.newest(wanted.tenant, wanted.name, wanted.key)) is None
+    assert await bench.two.read(effect_reads.newest(wanted.tenant, wanted.name, wanted.key)) is None
     await bench.one.write(effect_moves.approve(seams.new_id(), fingerprint="f", lasts=60.0, **granted))
     effect = (await bench.one.write(ask)).effect
     assert await bench.one.write(effect_moves.finish(run.claim, effect, Answer(error='"no"')))
@@ -309,5 +309,5 @@ async def the_run_that_undoes_is_made_with_the_verdict_and_once(bench: Bench) ->
             await bench.one.write(moves.sweep(await bench.suspect(run), early=False))
         after = await bench.run(effect_steps.aftermath_id(run.origin, run.run_id))
         assert (after.agent, after.state) == (effect_steps.AFTERMATH, State.QUEUED)
-        (due,) = await bench.one.read(effect_moves.due(run.origin))
+        (due,) = await bench.one.read(effect_reads.due(run.origin))
         assert due.due == "compensate"
