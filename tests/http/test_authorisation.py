@@ -1,11 +1,13 @@
 """Who may do what: every route that the application really has, for every kind of caller.
 
-A route without a row here fails; so does a row without a route.
+A route without a row here fails; so does a row without a route.  Run as a program it writes
+`docs/authorisation.md`, whose every cell is what a test here asks for on both stores.
 """
 
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -73,6 +75,8 @@ MATRIX = [
     Row(method="GET", path="/runs/{run_id}/events", headers=PAGE, query="?after={run}:1"),
     Row(method="POST", path="/runs/{run_id}/stop", own=202),
     Row(method="GET", path="/threads/{thread:path}"),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
     # Files: of a run that has ended, for before that it has none.
     Row(method="GET", path="/runs/{run_id}/artifacts"),
     Row(method="GET", path="/runs/{run_id}/artifacts/{name}", own=404),
@@ -86,6 +90,7 @@ MATRIX = [
     Row(method="POST", path="/effects/{effect_id}/settle", body={"executed": True}, own=409),
     Row(method="POST", path="/approvals", body={"name": "e", "key": "{run}"}, own=201, foreign=201),
 ]
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "authorisation.md"
 ROWS = pytest.mark.parametrize("row", MATRIX, ids=str)
 PRIVATE = pytest.mark.parametrize("row", [row for row in MATRIX if not row.public], ids=str)
 
@@ -260,3 +265,40 @@ async def test_the_use_of_a_key_is_noted(keyed: Keyed) -> None:
             if after is not None and after.last_used_at is not None:
                 break
     assert after.last_used_at >= after.created_at
+
+
+# ------------------------------------------------------------ the page
+
+HEAD = """# Who may do what
+
+Made by `python tests/http/test_authorisation.py` from the rows that are asked, on SQLite and on PostgreSQL,
+of the application that `outlive serve` serves; a test holds it current, and another fails when the application
+has a route that has no row. What a stranger is answered with 404 is, byte for byte, what a made-up id is
+answered. *Nobody* is a request without credentials, and with ones that are cut short, too long, made up,
+expired or revoked.
+
+| request | owner | another tenant | owner, scope `read` | owner, scope `write` | nobody |
+|---|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + "".join(map(_line, MATRIX))
+
+
+def _line(row: Row) -> str:
+    if row.public:
+        return f"| `{row}` | {row.own} | {row.own} | {row.own} | {row.own} | {row.own} |\n"
+    foreign = f"{row.foreign}, its own" if row.foreign < 300 else str(row.foreign)
+    reader, writer = (row.own, 403) if row.method == "GET" else (403, row.own)
+    what = f"`{row}`" + (" of a run that has ended" if row.ended else "")
+    return f"| {what} | {row.own} | {foreign} | {reader} | {writer} | 401 |\n"
+
+
+def test_the_page_about_who_may_do_what_is_current() -> None:
+    assert DOCUMENT.read_text() == page(), "run: python tests/http/test_authorisation.py"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(page(), encoding="utf-8")
