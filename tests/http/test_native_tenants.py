@@ -59,8 +59,8 @@ async def test_S22_what_is_foreign_is_answered_like_what_never_was(
         foreign = await asked(stranger, run["run_id"], thread)
         assert foreign == await asked(stranger, seams.new_id(), thread.replace("thread", "nobody"))
         assert (await stranger.http.get("/runs")).json()["runs"] == []
-    assert foreign != await asked(service, run["run_id"], thread)
     assert (await service.http.get(f"/runs/{run['run_id']}")).json() == run
+    assert foreign != await asked(service, run["run_id"], thread)
 
 
 async def test_S22_a_stranger_stops_nothing(service: Service) -> None:
