@@ -94,6 +94,17 @@ async def test_the_stream_of_a_POST_ends_with_its_key_too(database: str) -> None
             assert (await last_words(answer.aiter_lines()))[-1] == "retry: 250"
 
 
+async def test_the_stream_of_a_thread_ends_with_its_key_too(database: str) -> None:
+    async with keyed_service.serving(database) as keyed:
+        key = await keyed.key("ann")
+        async with keyed.client(key.text) as client, asyncio.timeout(native_service.WITHIN):
+            await client.post("/runs", json={"agent": "gated", "input": 1, "thread": "t"})
+            async with client.stream("GET", "/threads/t/events", headers=STREAM) as answer:
+                assert answer.status_code == 200
+                await keyed.outlive.store.write(keys.revoke(key.key_id))
+                assert (await last_words(answer.aiter_lines()))[-1] == "retry: 250"
+
+
 async def test_a_viewer_who_was_thrown_out_counts_as_gone(database: str) -> None:
     """A stream that we end keeps its run for half a minute, for whoever comes back; here nobody may."""
     async with keyed_service.serving(database) as keyed:

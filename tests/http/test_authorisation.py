@@ -77,6 +77,8 @@ MATRIX = [
     Row(method="GET", path="/threads/{thread:path}"),
     Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
     # Files: of a run that has ended, for before that it has none.
     Row(method="GET", path="/runs/{run_id}/artifacts"),
     Row(method="GET", path="/runs/{run_id}/artifacts/{name}", own=404),
@@ -272,8 +274,8 @@ async def test_the_use_of_a_key_is_noted(keyed: Keyed) -> None:
 HEAD = """# Who may do what
 
 Made by `python tests/http/test_authorisation.py` from the rows that are asked, on SQLite and on PostgreSQL,
-of the application that `outlive serve` serves; a test holds it current, and another fails when the application
-has a route that has no row. What a stranger is answered with 404 is, byte for byte, what a made-up id is
+of the application that `outlive serve` serves. A test holds it current; another fails when there is a route
+that has no row. What a stranger is answered with 404 is, byte for byte, what a made-up id is
 answered. *Nobody* is a request without credentials, and with ones that are cut short, too long, made up,
 expired or revoked.
 
