@@ -161,6 +161,16 @@ def test_what_is_set_is_looked_at(here: support.Here, database: str, monkeypatch
     assert examined(here, "-d", database, "--auth", "jwt", code=1)["auth"]["level"] == "fail"
 
 
+def test_a_directory_for_artifacts_must_be_one(
+    here: support.Here, database: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert examined(here, "-d", database, "--artifacts", str(tmp_path / "new"))["artifacts"]["level"] == "ok"
+    wrong = examined(here, "-d", database, "--artifacts", str(tmp_path / "file"), code=1)
+    assert wrong["artifacts"]["level"] == "fail"
+    assert not (tmp_path / "new").exists()
+
+
 # ------------------------------------------------------------ proxies
 
 

@@ -148,7 +148,9 @@ async def test_a_stream_ends_when_its_token_expires(database: str, monkeypatch: 
         assert (refused.status_code, refused.json()["title"]) == (401, "The token has expired.")
 
 
-async def test_a_stream_ends_when_the_applications_own_check_fails_or_raises(database: str) -> None:
+async def test_a_stream_ends_when_the_applications_own_check_fails_or_raises(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for answer in (False, LookupError("the directory is gone")):
         allowed = asyncio.Event()
 
@@ -172,6 +174,26 @@ async def test_a_stream_ends_when_the_applications_own_check_fails_or_raises(dat
         ):
             allowed.set()
             assert await last_words(lines) == ["retry: 250"]
+        told = [record for record in caplog.records if "still_valid raised" in record.message]
+        assert len(told) == isinstance(answer, Exception)
+
+
+async def test_who_it_is_cannot_be_told_while_the_database_is_away(database: str) -> None:
+    """That is no reason to call a key wrong: whoever sent it should try again."""
+    async with keyed_service.serving(database) as keyed:
+        key = await keyed.key("ann")
+        read = keyed.outlive.store.read
+
+        async def away(script: Any, **more: Any) -> Any:
+            if script.name == "find":
+                raise errors.StoreUnavailable
+            return await read(script, **more)
+
+        keyed.outlive.store.read = away  # type: ignore[method-assign]
+        async with keyed.client(key.text) as client:
+            answer = await client.get("/runs")
+            native_service.refused(answer, 503, "store_unavailable")
+            assert answer.headers["retry-after"] == "1"
 
 
 async def test_a_database_that_is_away_throws_nobody_out() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from outlive import errors, keys, names, shutdown, signals
 from outlive.principal import NOBODY, Principal, Scope
 from outlive.runtime import Outlive
 
+logger = logging.getLogger("outlive.http")
 Dependency = Callable[..., Any]
 """A FastAPI dependency that returns a ``Principal`` or a tenant's name, or raises."""
 RECHECK = 1.0
@@ -205,6 +207,8 @@ async def guarded(
     finally:
         guard.cancel()
         await asyncio.wait({guard})
+        if not guard.cancelled() and (failure := guard.exception()) is not None:
+            logger.error("a principal's still_valid raised; its stream was ended", exc_info=failure)
 
 
 async def _guard(who: Principal, ending: shutdown.Shutdown) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import sqlite3
@@ -23,6 +24,7 @@ def look(loaded: settings.Loaded) -> list[checks.Finding]:
     return [
         _settings(loaded),
         *(_sqlite(chosen) if chosen.database.startswith("sqlite:") else []),
+        *([_artifacts(chosen.artifacts)] if chosen.artifacts is not None else []),
         _files(),
     ]
 
@@ -71,6 +73,15 @@ def _lease(chosen: settings.Settings) -> checks.Finding:
         found = f"{chosen.lease:g} s, and a write may wait {sqlite.BUSY_BUDGET:g} s for another process's."
         return checks.warn("lease", found, "Raise it, or runs go to another process while they are driven.")
     return checks.ok("lease", f"{chosen.lease:g} s.")
+
+
+def _artifacts(root: Path) -> checks.Finding:
+    there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return checks.fail(
+            "artifacts", f"Nothing can be written in {there}.", "Choose a directory of its own."
+        )
+    return checks.ok("artifacts", f"{root}; every process must have the same.")
 
 
 def _files() -> checks.Finding:
