@@ -196,3 +196,12 @@ def test_the_page_of_settings_is_current_and_explains_each() -> None:
     for name, field in settings.Settings.model_fields.items():
         assert f"| `{name}` |" in page
         assert field.description
+
+
+def test_limits_of_an_agent_that_is_not_there_are_said(here: support.Here, tmp_path: pathlib.Path) -> None:
+    pathlib.Path("outlive.toml").write_text(
+        f'database = "sqlite:///{tmp_path}"\nport = 0\n[agent_limits.gatde]\nrunning = 2\n'
+    )
+    done = here("serve", "served:gated")
+    assert done.code == 3  # the database is a directory
+    assert "agent gatde: has limits, and is not served here" in done.err

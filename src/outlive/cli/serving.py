@@ -91,6 +91,8 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
     for agent in agents:
         declared = " ".join(f"{name}={value}" for name, value in agent.policy.to_dict().items())
         typer.echo(f"agent {agent.name}: {declared}", err=True)
+    for name in chosen.agent_limits.keys() - {agent.name for agent in agents}:
+        typer.echo(f"agent {name}: has limits, and is not served here", err=True)
     return runtime.Outlive(
         chosen.database,
         agents,
