@@ -28,7 +28,8 @@ _REASONS = {
     states.Reason.REQUESTED: "somebody asked",
     states.Reason.DISCONNECT: "nobody watched for the grace that its policy gives",
     states.Reason.DISPLACED: "a newer message took its place",
-    states.Reason.TIMEOUT: "the attempt took longer than `run_timeout`, or its agent said nothing for `silence_timeout`",
+    states.Reason.TIMEOUT: "the attempt took longer than `run_timeout`, or its agent said nothing for"
+    " `silence_timeout`",
     states.Reason.LOST: "its executor was lost",
 }
 
@@ -117,7 +118,8 @@ running = 20
 per_minute = 60
 ```
 
-In the environment a setting is called `OUTLIVE_` and its name in capitals: `OUTLIVE_SLOTS=16`.
+In the environment a setting is called `OUTLIVE_` and its name in capitals: `OUTLIVE_SLOTS=16`. An
+empty variable sets nothing.
 
 `outlive settings` prints every value and where it came from, and takes the same flags; `--json` is for
 programs. Passwords and keys are masked in it. A value that cannot be used is refused before anything is

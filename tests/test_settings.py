@@ -10,6 +10,7 @@ import pytest
 
 from cli import support
 from outlive import errors, settings
+from outlive.cli import ending
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -25,6 +26,7 @@ def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> support.Here:
     """Runs commands in this process."""
+    monkeypatch.setattr(ending, "Ending", support.NoEnd)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(support.HERE)
     return support.Here(monkeypatch, capsys)
@@ -161,6 +163,13 @@ def test_the_commands_that_look_at_a_database_find_it_where_the_server_does(
     monkeypatch.setenv("OUTLIVE_DATABASE", f"sqlite:///{tmp_path}/nowhere.db")
     assert here("runs", "list").code == 2
     assert here("runs", "list", "--json", "-d", f"sqlite:///{tmp_path}/filed.db").out == "[]\n"
+
+
+def test_an_empty_variable_sets_nothing(here: support.Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLOTS", "DIRECT_DATABASE", "JWT_ALGORITHMS"):
+        monkeypatch.setenv(f"OUTLIVE_{name}", "")
+    found = shown(here("settings", "--json"))
+    assert {found[name][1] for name in ("slots", "direct_database", "jwt_algorithms")} == {"default"}
 
 
 def test_limits_of_agents_come_as_a_table_or_as_JSON(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ class Settings(pydantic.BaseModel):
 class _Environment(pydantic_settings.BaseSettings, Settings):
     """How the settings are called in the environment; never instantiated."""
 
-    model_config = pydantic_settings.SettingsConfigDict(env_prefix=PREFIX)
+    model_config = pydantic_settings.SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
