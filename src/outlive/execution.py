@@ -36,6 +36,7 @@ class Surroundings:
     local: seams.Seams = seams.REAL
     drain: float = DRAIN_SECONDS
     artifacts: artifacts.Root | None = None
+    max_event_bytes: int = recorder.MAX_EVENT_BYTES
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,6 +72,7 @@ class Attempt:
             self.held,
             last_seq=self.run.last_seq,
             local=self.around.local,
+            max_event_bytes=self.around.max_event_bytes,
         )
         self.ledger = effects.Ledger(
             self.run,

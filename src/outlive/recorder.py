@@ -11,10 +11,10 @@ import functools
 from collections import deque
 from collections.abc import Sequence
 
-from outlive import agents, encoding, failpoints, seams
+from outlive import agents, encoding, failpoints, large, seams
 from outlive.lease import Held, Keeper
 from outlive.model import Claim, Event, EventKind, NewEvent, Stored
-from outlive.store import Store, moves, wakeup
+from outlive.store import Store, bodies, moves, wakeup
 
 GROUP_SECONDS = 0.01
 GROUP_EVENTS = 128
@@ -23,13 +23,21 @@ MOST_WAITING = 512
 MOST_WAITING_BYTES = 8 * 1024 * 1024
 MOST_HANDED_BYTES = 1024 * 1024
 """A follower holds as much for as long as its client does not read on."""
+MAX_EVENT_BYTES = large.MAX_EVENT_BYTES
 
 
 class Recorder:
     """The log of one attempt.  ``put`` from the agent's side, ``run`` from the writer's."""
 
     def __init__(
-        self, store: Store, keeper: Keeper, held: Held, *, last_seq: int, local: seams.Seams
+        self,
+        store: Store,
+        keeper: Keeper,
+        held: Held,
+        *,
+        last_seq: int,
+        local: seams.Seams,
+        max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self.last_seq = last_seq
         self._store = store
@@ -44,6 +52,8 @@ class Recorder:
         self._room.set()
         self._closing = False
         self._warned = False
+        self._most = max_event_bytes
+        self._warned_of_size = False
 
     async def put(self, item: agents.Chunk | agents.Note) -> None:
         """Queue an item; waits while too much is uncommitted, so a fast agent cannot fill the memory."""
@@ -51,12 +61,25 @@ class Recorder:
             self.note(item.code, item.message)
         else:
             encoded = encoding.encode(item.data)
-            self._add(NewEvent(kind=EventKind.CHUNK, payload=encoded.text, mode=_storable(item.mode)))
+            text = encoded.text
+            if len(text) > large.INLINE_BYTES:
+                text = await self._set_aside(text, item.data)
+            self._add(NewEvent(kind=EventKind.CHUNK, payload=text, mode=_storable(item.mode)))
             self.warn_of(encoded)
         if not self._room.is_set():
             await self._room.wait()
         elif self._enough.is_set():
             await asyncio.sleep(0)  # an agent that never awaits would otherwise starve the writer
+
+    async def _set_aside(self, body: str, value: object) -> str:
+        """Store a large body before the event is: nobody is ever told of one that is not there."""
+        if len(body) > self._most:
+            if not self._warned_of_size:
+                self._warned_of_size = True
+                self.note("event_too_large", f"Replaced by a placeholder: {len(body)} bytes in one event.")
+            return large.placeholder(value, len(body), self._most)
+        await self._keeper.write(self._held, bodies.keep(self._held.claim, body))
+        return large.reference(body)
 
     def warn_of(self, encoded: encoding.Encoded) -> None:
         """Queue a warning, once per attempt, if something could not be written as JSON."""

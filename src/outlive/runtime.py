@@ -20,6 +20,7 @@ from outlive import (
     disconnect,
     errors,
     execution,
+    large,
     lease,
     presence,
     seams,
@@ -40,7 +41,7 @@ from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
-from outlive.store import reads, watching
+from outlive.store import bodies, reads, watching
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -56,6 +57,7 @@ class Outlive:
     as watching without a further word from its server.  ``limits`` hold for each principal, and
     ``agent_limits`` for the agents named there, over all processes on the database that were given them.
     ``artifacts`` is a directory, the same for all processes, for the files that agents make.
+    ``max_event_bytes``: of what an agent yields that is larger only a placeholder is recorded.
 
     Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
     """
@@ -73,6 +75,7 @@ class Outlive:
         limits: Limits | None = None,
         agent_limits: Mapping[str, Limits] | None = None,
         artifacts: str | Path | None = None,
+        max_event_bytes: int = large.MAX_EVENT_BYTES,
     ) -> None:
         self.signals = signals.Signals()
         self.registry = Registry(agents, hidden=_hidden())
@@ -84,6 +87,7 @@ class Outlive:
         self._viewer_lease = viewer_lease
         self.artifact_root = Root(Path(artifacts)) if artifacts is not None else None
         self.limits = ByWhom(principals=limits, agents=agent_limits or {})
+        self._max_event_bytes = max_event_bytes
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -137,6 +141,7 @@ class Outlive:
             local=local,
             drain=self._drain / 4,
             artifacts=self.artifact_root,
+            max_event_bytes=self._max_event_bytes,
         )
         self._worker = worker.Worker(self.registry, around, slots=self.slots)
         starter = self._worker if self.slots else None
@@ -317,9 +322,17 @@ class Outlive:
     async def events(
         self, run_id: str, *, after: int = 0, limit: int = 1000, tenant: str | None = ""
     ) -> list[Event]:
-        """Return up to ``limit`` committed events after ``after``, without waiting."""
+        """Return up to ``limit`` committed events after ``after``, without waiting.
+
+        There may be more although these are fewer: together they have a few MiB at most.
+        """
         subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
-        return await self.store.read(reads.events(run_id, after, limit))
+        return await subscription.page(self.store, run_id, after, limit)
+
+    async def event(self, run_id: str, seq: int, *, tenant: str | None = "") -> Event:
+        """Return one event, whole, also where a reference stands for it elsewhere; raises ``NotFound``."""
+        await self.run(run_id, tenant=tenant)
+        return await self.store.read(bodies.event(run_id, seq))
 
     async def artifacts(self, run_id: str, *, tenant: str | None = "") -> list[Artifact]:
         """Return the files that a run made: none before it has ended; raises ``NotFound``."""
@@ -336,7 +349,7 @@ class Outlive:
 
     async def thread_events(self, thread: Thread, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return up to ``limit`` committed events of a thread's runs after ``after`` in its own sequence."""
-        return await self.store.read(reads.thread_events(thread.thread_id, after, limit))
+        return await subscription.thread_page(self.store, thread.thread_id, after, limit)
 
     async def result(self, run_id: str, *, tenant: str | None = "") -> Run:
         """Wait, watching, until the run ends, and return its record."""

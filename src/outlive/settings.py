@@ -21,7 +21,7 @@ import pydantic_settings
 from pydantic import Field
 from pydantic_settings import NoDecode
 
-from outlive import errors
+from outlive import errors, large
 from outlive.limits import Limits
 
 PREFIX = "OUTLIVE_"
@@ -114,6 +114,12 @@ class Settings(pydantic.BaseModel):
     principal_per_minute: Count = Field(None, description="Runs that one principal may make in a minute.")
     request_bytes: int = Field(
         4 * 1024 * 1024, ge=1, le=1 << 30, description="Bytes that the body of a request may have."
+    )
+    max_event_bytes: int = Field(
+        large.MAX_EVENT_BYTES,
+        ge=large.INLINE_BYTES,
+        le=1 << 29,
+        description="Bytes that one event of an agent may have; of a larger one a placeholder is recorded.",
     )
     agent_limits: dict[str, AgentLimits] = Field(
         default_factory=dict,

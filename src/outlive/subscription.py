@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from outlive import errors
 from outlive.model import Event, EventKind, Run, Thread
 from outlive.store import Store, reads, wakeup
+from outlive.store.script import Script
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ PAGE = 500
 PAGE_BYTES = 2 * 1024 * 1024
 """About how much one read returns: each viewer holds as much for as long as its client does not read on."""
 _FIRST, _FASTER = 8, 8
+_FIRST_OF_PAGE = 64
 
 
 class Pages:
@@ -40,6 +42,37 @@ class Pages:
         each = sum(len(event.payload) for event in events) / len(events)
         self.size = max(1, min(PAGE, self.size * _FASTER, int(PAGE_BYTES / max(each, 1.0))))
         return True
+
+
+async def page(store: Store, run_id: str, after: int, limit: int) -> list[Event]:
+    """Return up to ``limit`` events of a run after ``after``: fewer if they have more than ``PAGE_BYTES``."""
+    return await _page(lambda place, size: reads.events(run_id, place, size), after, limit, store)
+
+
+async def thread_page(store: Store, thread_id: str, after: int, limit: int) -> list[Event]:
+    """The same of a thread, in its own sequence."""
+    read = functools.partial(reads.thread_events, thread_id)
+    return await _page(read, after, limit, store, of_thread=True)
+
+
+async def _page(
+    read: Callable[[int, int], Script[list[Event]]],
+    after: int,
+    limit: int,
+    store: Store,
+    *,
+    of_thread: bool = False,
+) -> list[Event]:
+    found: list[Event] = []
+    pages, size = Pages(), min(limit, _FIRST_OF_PAGE)
+    pages.size = size
+    while True:
+        events = await store.read(read(after, min(pages.size, limit - len(found))))
+        found += events
+        taken = sum(len(event.payload) for event in found)
+        if not pages.full(events) or len(found) >= limit or taken >= PAGE_BYTES:
+            return found
+        after = found[-1].thread_seq if of_thread else found[-1].seq
 
 
 def parse_cursor(text: str, run_id: str) -> int:

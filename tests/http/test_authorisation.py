@@ -73,6 +73,7 @@ MATRIX = [
     Row(method="GET", path="/runs/{run_id}/events", headers=PAGE),
     Row(method="GET", path="/runs/{run_id}/events", headers=STREAM | BACK),
     Row(method="GET", path="/runs/{run_id}/events", headers=PAGE, query="?after={run}:1"),
+    Row(method="GET", path="/runs/{run_id}/events/{seq}"),
     Row(method="POST", path="/runs/{run_id}/stop", own=202),
     Row(method="GET", path="/threads/{thread:path}"),
     Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
@@ -120,7 +121,7 @@ class Named:
     def __call__(self, text: str, *, ended: bool = False) -> str:
         """Put the names where a row wants them."""
         wanted = {"run_id": self.ended if ended else self.run, "run": self.run, "name": "made.html"}
-        wanted |= {"thread:path": self.thread, "thread": self.thread, "effect_id": self.effect}
+        wanted |= {"thread:path": self.thread, "thread": self.thread, "effect_id": self.effect, "seq": "1"}
         for word, name in wanted.items():
             text = text.replace("{" + word + "}", name)
         return text

@@ -52,6 +52,7 @@ SELECT tenant, run_id, 'f', run_id, created_at FROM runs""",
 SELECT 'viewer-' || run_id, run_id, created_at, created_at, created_at, 0 FROM runs""",
     """INSERT INTO presence (viewer, run_id, thread_id, joined_at, lease_until, left_at, last_seq)
 SELECT 'of-' || thread_id, '', thread_id, created_at, created_at, created_at, 0 FROM threads""",
+    """INSERT INTO event_bodies (run_id, digest, body) SELECT run_id, 'd', '1' FROM runs""",
     """INSERT INTO effects (effect_id, tenant, name, key, generation, provider_key, fingerprint, kind, resource,
     state, due, run_id, origin, thread_id, epoch, claim_token, calls, inputs, created_at)
 SELECT 'effect-' || run_id, tenant, 'charge', run_id, 1, 'k', 'f', 'reversible', 'resource-' || run_id,
@@ -131,6 +132,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"run_id": "run-1000001", "hold_ms": 1},
         {"runs", "presence_by_run", "presence_by_thread", "one_end_per_run"},
     ),
+    "keep_body": ({**CLAIM, "digest": "d", "body": "1"}, {OF_A_CLAIM}),
+    "body": ({"run_id": "live-4", "digest": "d"}, {"event_bodies"}),
     "seen_of_thread": ({"run_id": "run-1000001", "thread_seq": 1}, {"events"}),
     "viewers": ({"run_id": "live-4"}, {"presence_by_run"}),
     "begin_effect": ({**CLAIM, **WISH}, {OF_A_CLAIM, "one_unsettled_effect_per_resource"}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from outlive import commands, errors, seams
 from outlive.http import artifacts, auth, body, effects, health, problem, streaming
@@ -83,6 +83,7 @@ def router(
     problem.readable(scoped, "/runs", native.index)
     problem.readable(scoped, "/runs/{run_id}", native.read)
     problem.readable(scoped, "/runs/{run_id}/events", native.events)
+    problem.readable(scoped, "/runs/{run_id}/events/{seq}", native.event)
     problem.readable(scoped, "/threads/{thread:path}/events", native.thread_events)
     problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
     effects.add(scoped, outlive)
@@ -220,7 +221,9 @@ class _Native:
         position = 0 if cursor is None else streaming.position(run, cursor, place)
         if not _wants_events(request, default=True):
             page = await self.outlive.events(run_id, after=position, limit=limit, tenant=tenant)
-            return body.Json({"run_id": run_id, "events": [streaming.shown(event) for event in page]})
+            more = bool(page) and page[-1].seq < run.last_seq
+            shown = [streaming.shown(event) for event in page]
+            return body.Json({"run_id": run_id, "events": shown, "more": more})
         where = request.url.path
         headers = {"Location": where, "Content-Location": where.removesuffix("/events")}
         if streaming.at_the_end(run, position):
@@ -234,6 +237,12 @@ class _Native:
             headers=headers,
             principal=_who(request),
         )
+
+    async def event(
+        self, request: Request, run_id: str, seq: Annotated[int, Path(ge=1, le=10**18)]
+    ) -> Response:
+        """Read one event of a run, whole, however large."""
+        return body.Json(streaming.shown(await self.outlive.event(run_id, seq, tenant=_tenant(request))))
 
     async def thread(self, request: Request, thread: str) -> Response:
         """Read a thread: its live runs, if any, and its newest runs."""
@@ -265,7 +274,8 @@ class _Native:
         if not _wants_events(request, default=True):
             page = await self.outlive.thread_events(found, after=position, limit=limit)
             shown = [streaming.thread_shown(event, found.thread_id) for event in page]
-            return body.Json({"thread": found.thread, "events": shown})
+            more = bool(page) and page[-1].thread_seq < found.last_seq
+            return body.Json({"thread": found.thread, "events": shown, "more": more})
         where = request.url.path
         return streaming.thread_stream(
             self.outlive,

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from outlive import errors, presence, seams, subscription
+from outlive import errors, large, presence, seams, subscription
 from outlive.http import auth, sse
 from outlive.model import Event, EventKind, Run, Submitted, Thread
 from outlive.principal import NOBODY, Principal
@@ -175,7 +175,7 @@ def _joined(framed: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
 
 def frame(event: Event) -> bytes:
     """Return an event as the bytes of one server-sent event: its id is its cursor."""
-    data = f'{{"epoch":{event.epoch},"mode":{_quoted(event.mode)},"data":{event.payload}}}'
+    data = f'{{"epoch":{event.epoch},"mode":{_quoted(event.mode)},"data":{_located(event)}}}'
     return _framed(event.kind, data, event.cursor)
 
 
@@ -183,9 +183,13 @@ def thread_frame(event: Event, thread_id: str) -> bytes:
     """Return an event as it is on its thread's stream, where it says which run it is of."""
     data = (
         f'{{"run_id":"{event.run_id}","seq":{event.seq},"epoch":{event.epoch},'
-        f'"mode":{_quoted(event.mode)},"data":{event.payload}}}'
+        f'"mode":{_quoted(event.mode)},"data":{_located(event)}}}'
     )
     return _framed(event.kind, data, subscription.thread_cursor(thread_id, event.thread_seq))
+
+
+def _located(event: Event) -> str:
+    return large.located(event.payload, event.run_id, event.seq)
 
 
 def _framed(kind: EventKind, data: str, cursor: str) -> bytes:
@@ -207,7 +211,7 @@ def shown(event: Event) -> dict[str, Any]:
         "epoch": event.epoch,
         "kind": event.kind.value,
         "mode": event.mode,
-        "data": event.data,
+        "data": json.loads(_located(event)),
     }
 
 

@@ -375,6 +375,11 @@ RETURNING run_id
 -- name: check_fence
 SELECT run_id FROM runs WHERE {fence} {keep}
 
+-- name: keep_body
+INSERT INTO event_bodies (run_id, digest, body)
+SELECT :run_id, :digest, :body FROM runs WHERE {fence}
+ON CONFLICT (run_id, digest) DO NOTHING
+
 -- ------------------------------------------------------------------ execution: sweep
 
 -- name: suspects
@@ -451,6 +456,9 @@ SELECT run_id, seq, thread_seq, epoch, kind, mode, payload, created_at FROM even
 WHERE run_id = :run_id AND seq > :after
 ORDER BY seq
 LIMIT :limit
+
+-- name: body
+SELECT body FROM event_bodies WHERE run_id = :run_id AND digest = :digest
 
 -- name: thread_events_after
 SELECT run_id, seq, thread_seq, epoch, kind, mode, payload, created_at FROM events

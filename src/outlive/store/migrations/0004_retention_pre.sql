@@ -8,9 +8,9 @@ CREATE INDEX presence_by_thread ON presence (thread_id) WHERE thread_id IS NOT N
 
 CREATE TABLE event_bodies (
     run_id TEXT NOT NULL,
-    seq    BIGINT NOT NULL,
+    digest TEXT NOT NULL,
     body   TEXT NOT NULL,
-    PRIMARY KEY (run_id, seq)
+    PRIMARY KEY (run_id, digest)
 );
 
 -- The oldest event that is kept; ``pruned_at`` is when everything was taken that retention takes.
