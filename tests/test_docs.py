@@ -241,6 +241,7 @@ def test_every_error_that_a_client_can_meet_is_documented() -> None:
         "stopping",
         "effect_conflict",
         "effect_failed",
+        "effect_busy",
         "effect_unknown",
         "not_approved",
         "misconfigured",

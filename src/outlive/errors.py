@@ -27,6 +27,7 @@
     ├── EffectUnknown            it may have been executed, and nobody can tell
     └── Misconfigured            start-up refuses; the message names the command or setting that helps
         ├── SchemaMismatch
+    ├── EffectBusy               another run has yet to decide what becomes of the effect
         └── UnsafeFileSystem
 
 Each carries a stable ``code``, the HTTP ``status`` that fits it, and a ``hint``: what to do now.
@@ -258,3 +259,11 @@ class UnsafeFileSystem(Misconfigured):
 
     code = "unsafe_file_system"
     default_hint = "Put the file on a local disk, or use PostgreSQL."
+class EffectBusy(OutliveError):
+    """Another run has this effect executed, and it has yet to be seen whether it stays."""
+
+    code = "effect_busy"
+    status = 409
+    default_hint = "Try again once that run has ended and what it has to undo is undone."
+
+

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, assert_never
 
+from outlive.policy import Compensate, RunPolicy
 from outlive.states import Who
 
 Row = Mapping[str, Any]
@@ -139,7 +140,8 @@ class Effect:
 
     ``held``: the executor that started it still holds its run.  ``key_ttl`` is for how many seconds after
     ``first_started_at`` the provider remembers ``provider_key``.  ``calls`` counts the starts.  ``evidence``
-    is an answer that came when its executor could no longer record it.
+    is an answer that came when its executor could no longer record it.  ``live_policy`` is the policy of the
+    run that started it, while that run has yet to end.
     """
 
     effect_id: str
@@ -170,6 +172,7 @@ class Effect:
     ended_at: float | None
     held: bool
     now: float
+    live_policy: str | None = None
 
     @classmethod
     def from_row(cls, row: Row) -> Effect:
@@ -185,6 +188,13 @@ class Effect:
             state=EffectState(row["state"]),
             held=bool(row["held"]),
         )
+
+    @property
+    def may_be_undone(self) -> bool:
+        """Whether the run that had it executed has yet to end, and will have it undone if it ends badly."""
+        if self.kind is not Kind.REVERSIBLE or self.live_policy is None:
+            return False
+        return RunPolicy.from_json(self.live_policy).compensate is not Compensate.NEVER
 
     @property
     def known(self) -> EffectState:
@@ -206,7 +216,7 @@ class Effect:
 _SAME = (
     "effect_id", "tenant", "name", "key", "generation", "provider_key", "fingerprint", "resource", "due",
     "compensates", "run_id", "origin", "epoch", "claim_token", "calls", "inputs", "result", "error",
-    "evidence", "settled_by",
+    "evidence", "settled_by", "live_policy",
 )  # fmt: skip
 _TIMES = {
     "key_ttl": "key_ttl_ms",
@@ -241,6 +251,7 @@ class Wish:
     key_ttl: float | None = None
     looks_up: bool = False
     lands_within: float = 60.0
+    origin: str = ""
     again_after_failure: bool = False
     approval: bool = False
     compensates: str | None = None
@@ -283,7 +294,9 @@ def decide(row: Effect | None, wish: Wish, *, ours_cut: bool = False) -> Step:
         case EffectState.STARTED:
             step = Step.WAIT
         case EffectState.DONE | EffectState.RECONCILED:
-            step = Step.WAIT if row.due == "compensate" else Step.ANSWER
+            # What another run may yet undo is nothing to build on: its end decides.
+            undone = row.due == "compensate" or (row.may_be_undone and row.origin != wish.origin)
+            step = Step.WAIT if undone else Step.ANSWER
         case EffectState.FAILED:
             step = Step.INTEND if wish.again_after_failure else Step.FAIL
         case EffectState.COMPENSATED:

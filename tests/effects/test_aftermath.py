@@ -450,3 +450,53 @@ async def test_an_effect_that_wants_itself_is_told_so(sqlite_url: str) -> None:
         run = await support.ran(served, "b1")
     assert run.state is State.FAILED
     assert "wants itself" in str(run.error_detail)
+
+
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_what_another_run_may_yet_undo_is_waited_for_until_that_run_has_ended(
+    database: str, paying: Paying, http: httpx.AsyncClient, succeeds: bool
+) -> None:
+    charge = declared(http, "charge")
+    goes_on = asyncio.Event()
+
+    async def first(context: outlive.Context) -> Any:
+        await charge(context.input)
+        await goes_on.wait()
+        if not succeeds:
+            raise ValueError("no ticket")
+
+    async def second(context: outlive.Context) -> Any:
+        return await charge(context.input)
+
+    owner = support.agent(first, "first", compensate="failures")
+    async with core.serving(database, owner, support.agent(second, "second")) as served:
+        await served.submit("first", "b1")
+        await support.requests(paying, 1, what="effect")
+        waiting = (await served.submit("second", "b1")).run.run_id
+        await core.until(lambda: not goes_on.is_set() and paying.lines())
+        assert (await served.run(waiting)).state is State.RUNNING
+        goes_on.set()
+        assert (await support.ended(served, waiting)).state is State.SUCCEEDED
+    undone = ["refund-charge", "charge"] if not succeeds else []
+    assert [line["step"] for line in paying.lines()] == ["charge", *undone]
+
+
+async def test_who_waits_too_long_for_another_runs_end_is_told_so(
+    sqlite_url: str, paying: Paying, http: httpx.AsyncClient
+) -> None:
+    charge = declared(http, "charge", budget=0.1)
+    goes_on = asyncio.Event()
+
+    async def step(context: outlive.Context) -> Any:
+        await charge("b1")
+        await goes_on.wait()
+
+    async with core.serving(sqlite_url, support.agent(step, compensate="failures")) as served:
+        first = (await served.submit("agent", 1)).run.run_id
+        await support.requests(paying, 1, what="effect")
+        second = await support.ran(served, 2)
+        goes_on.set()
+        assert (await support.ended(served, first)).state is State.SUCCEEDED
+    assert second.state is State.FAILED
+    assert "EffectBusy" in str(second.error)

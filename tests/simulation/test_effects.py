@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 from outlive import lease, ledger
-from outlive.effects import asking, attempt
+from outlive.effects import aftermath, asking, attempt
 from outlive.ledger import Effect, EffectState, Step
-from outlive.store import effect_moves, sql
+from outlive.store import effect_moves, effect_steps, sql
 from outlive.store.script import Steps, script, statement
 from outlive.testing.simulation import Sabotage, application, purchases, simulate
 
@@ -21,13 +21,20 @@ SEEDS, WITHIN = 40, 120
 """Seeds that must keep every promise, and those of which one must notice a bug."""
 OWNER = "AND epoch = :epoch AND claim_token = :claim_token"
 LEASE = f"AND lease_until > {sql.BOUND_CLOCK}"
-CAST = application._cast(
+SHOP = application._cast(
     application._maker(purchases.shop, purchases.POLICY),
     purchases.ORDERS,
     None,
     purchases.begin,
     purchases.check,
 )
+CAST = dataclasses.replace(
+    SHOP,
+    agents=lambda process: [*SHOP.agents(process), application.Watched(aftermath.AGENT, process)],
+    policies={**SHOP.policies, aftermath.AGENT.name: effect_steps._POLICY},
+)
+MADE_BY_AN_END = "from None to ('queued', 0)"
+"""What the end of a run makes is made by no submit, and that is as it should be."""
 _decide, _of = ledger.decide, asking.Call.of
 
 
@@ -50,6 +57,12 @@ def cut_is_failed(row: Effect | None, wish: Any, *, ours_cut: bool = False) -> S
 def key_of_a_call(effect: Effect) -> asking.Call:
     """A provider key of each call's own."""
     return dataclasses.replace(_of(effect), provider_key=f"{effect.provider_key}-{effect.calls}")
+
+
+def key_without_generation(effect: Effect) -> asking.Call:
+    """The provider key of the first generation, for all of them."""
+    first = ledger.effect_id(effect.tenant, effect.name, effect.key, 1)
+    return dataclasses.replace(_of(effect), provider_key=f"outlive-{first}")
 
 
 def unwritten(holder: Any, wish: Any, start: bool) -> Any:
@@ -123,6 +136,14 @@ MUTATIONS: dict[str, Mutation] = {
         Sabotage,
         (mock.patch.object(asking.Call, "of", staticmethod(key_of_a_call)),),
     ),
+    "what was refunded and bought again has the old key": (
+        Sabotage,
+        (mock.patch.object(asking.Call, "of", staticmethod(key_without_generation)),),
+    ),
+    "a refund is forgotten by the ledger": (
+        lambda: edited(("compensate_effect", "state = 'compensated', due = NULL", "due = NULL")),
+        (),
+    ),
     "a look-up that finds nothing is believed at once": (
         Sabotage,
         (mock.patch.object(ledger, "landed", return_value=True),),
@@ -151,7 +172,7 @@ def effects_broken(seed: int, sabotage: Sabotage | None = None) -> list[str]:
 def test_on_bad_days_nothing_is_bought_twice_and_nothing_by_an_executor_that_was_replaced() -> None:
     for seed in range(SEEDS):
         result = simulate(seed, cast=CAST)
-        assert result.violations == (), seed
+        assert [one for one in result.violations if MADE_BY_AN_END not in one.what] == [], seed
         assert purchases.late_calls(result.history) == [], seed
 
 

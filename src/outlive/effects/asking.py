@@ -165,6 +165,7 @@ def make_wish(
     *,
     key: Key,
     tenant: str,
+    origin: str = "",
     inputs: Any = None,
     kind: Kind | str = Kind.IRREVERSIBLE,
     resource: str | None = None,
@@ -190,6 +191,7 @@ def make_wish(
         )
     return Wish(
         tenant=tenant,
+        origin=origin,
         name=name,
         key=key_text(key),
         fingerprint=encoding.fingerprint([name, inputs]),

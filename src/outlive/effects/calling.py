@@ -74,7 +74,7 @@ async def once(
     it is tried as a new one.
 
     Raises ``InvalidInput`` before anything runs, ``EffectConflict``, ``NotApproved``, ``EffectFailed``,
-    ``EffectUnknown``, ``Fenced``, and what ``call`` raises if that proves that there was no effect.
+    ``EffectUnknown``, ``EffectBusy``, ``Fenced``, and what ``call`` raises if that proves that it had none.
     """
     current = attempt.current()
     asked = asking.ask(
@@ -82,6 +82,7 @@ async def once(
         name,
         key=key,
         tenant=current.run.tenant,
+        origin=current.run.origin,
         call=call,
         inputs=inputs,
         kind=kind,
@@ -130,6 +131,7 @@ def once_in_thread(
         name,
         key=key,
         tenant=current.run.tenant,
+        origin=current.run.origin,
         call=call,
         inputs=inputs,
         kind=kind,
@@ -197,7 +199,7 @@ _OVER = frozenset({Step.ANSWER, Step.HOLD, Step.FAIL, Step.CONFLICT})
 
 async def _try(current: Ledger, asked: Asked, wish: ledger.Wish) -> Any:
     """Go from step to step until there is a result; raises ``_Again`` where only time can help."""
-    told, cause = False, None
+    told, cause, ends = False, None, current.local.monotonic() + asked.budget
     with current.store.hub.watch(attempt.topic(wish.tenant, wish.name, wish.key)) as waiter:
         while True:
             waiter.clear()
@@ -212,10 +214,21 @@ async def _try(current: Ledger, asked: Asked, wish: ledger.Wish) -> Any:
                 except _Cut as cut:
                     cause = cut.__cause__
                     continue
+            if opened.step is Step.WAIT and opened.effect.state in ledger.EXECUTED:
+                _still_patient(current, opened.effect, ends)
             try:
                 told = await _found_out(current, asked, opened, waiter, told)
             except errors.EffectUnknown as unknown:
                 raise unknown from cause
+
+
+def _still_patient(current: Ledger, effect: Effect, ends: float) -> None:
+    """Raise ``EffectBusy`` after a while: whoever waits here holds a slot that the other run may need."""
+    if current.local.monotonic() > ends:
+        raise errors.EffectBusy(
+            f"The effect {effect.name} was executed by a run that may yet undo it.",
+            effect_id=effect.effect_id,
+        )
 
 
 def _over(opened: Opened) -> Any:

@@ -45,11 +45,13 @@ _STARTED = """effects.effect_id, effects.tenant, effects.name, effects.key, effe
     effects.compensates, effects.run_id, effects.origin, effects.thread_id, effects.epoch,
     effects.claim_token, effects.key_ttl_ms, effects.calls, effects.inputs, effects.result, effects.error,
     effects.evidence, effects.settled_by, effects.created_at, effects.first_started_at, effects.ended_at,
-    {now} AS now_ms, 1 AS held"""
+    {now} AS now_ms, 1 AS held, NULL AS live_policy"""
 _EFFECT = _STARTED.replace(
     "1 AS held",
     """CASE WHEN r.state = 'running' AND r.epoch = effects.epoch AND r.claim_token = effects.claim_token
         THEN 1 ELSE 0 END AS held""",
+).replace(
+    "NULL AS live_policy", "CASE WHEN r.state IN ('queued', 'running') THEN r.policy END AS live_policy"
 )
 _WORDS: dict[Dialect, dict[str, str]] = {
     Dialect.SQLITE: {

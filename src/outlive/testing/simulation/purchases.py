@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlive import agents, effects, policy
-from outlive.effects import Call
+from outlive.effects import Call, asking
+from outlive.effects.asking import Executed
 from outlive.model import Run
 from outlive.states import State
 from outlive.testing.simulation.history import History
@@ -25,7 +26,13 @@ ORDERS = tuple(range(4))
 KEYED, LOOKED_UP, DEAF = "charge", "seat", "fax"
 """Operations: one that honours keys, one that can be asked, and one that can neither."""
 POLICY = policy.job(
-    grace=1.0, max_losses=9, stop_deadline=1.0, on_busy="enqueue", on_unknown="fail", recovery="resume"
+    grace=1.0,
+    max_losses=9,
+    stop_deadline=1.0,
+    on_busy="enqueue",
+    on_unknown="fail",
+    recovery="resume",
+    compensate="failures",
 )
 KEY_TTL = 600.0
 SLACK = 1.0
@@ -40,6 +47,7 @@ class World:
 
     executed: Counter[tuple[str, str]] = field(default_factory=Counter)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refunded: Counter[str] = field(default_factory=Counter)
     began: list[tuple[str, int, float]] = field(default_factory=list)
     _known: dict[str, str] = field(default_factory=dict)
     _receipts: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -65,6 +73,10 @@ class World:
             raise ConnectionError("lost on its way back")
         return receipt
 
+    def fails(self, order: str) -> bool:
+        """Say whether the shop breaks down after everything is bought: then it is to be undone."""
+        return self._luck("checkout", order) % 3 == 0
+
     def _luck(self, operation: str, order: str) -> int:
         self.calls[operation, order] += 1
         words = f"{operation}/{order}/{self.calls[operation, order]}"
@@ -79,6 +91,22 @@ class World:
             self._receipts[operation, order].append(known)
         if not answer.done():
             answer.set_result(known)
+
+    async def refund(self, receipt: str, key: str) -> None:
+        """Give the money of a receipt back, once per key; the line may break before or after it."""
+        luck = self._luck("refund", receipt)
+        await asyncio.sleep(0.1)
+        if luck % 5 == 0:
+            raise ConnectionError("lost on its way there")
+        self.refunded[receipt] += self._once(f"refund {key}")
+        await asyncio.sleep(0.1)
+        if luck % 7 == 0:
+            raise ConnectionError("lost on its way back")
+
+    def _once(self, key: str) -> int:
+        """1 the first time that a key is seen, else 0."""
+        self.calls[key, ""] += 1
+        return int(self.calls[key, ""] == 1)
 
     async def look_up(self, operation: str, order: str) -> str:
         """Tell what was executed for an order; raises ``NotExecuted``."""
@@ -104,6 +132,8 @@ async def shop(context: agents.Context) -> AsyncGenerator[Any, None]:
     for operation in (KEYED, LOOKED_UP, DEAF):
         receipts.append(await buy(operation, order, context))
         yield {operation: order}
+    if world.fails(order):
+        raise ValueError("no ticket")
     yield agents.Outcome(output=receipts)
 
 
@@ -121,21 +151,35 @@ async def buy(operation: str, order: str, context: agents.Context) -> Any:
         call=lambda call: here.call(operation, order, call, context),
         inputs={"order": order},
         key_ttl=KEY_TTL if operation == KEYED else None,
+        compensate=_undo if operation == KEYED else None,
         lookup=(lambda: here.look_up(operation, order)) if operation == LOOKED_UP else None,
         lands_within=LANDS_WITHIN,
         budget=20.0,
     )
 
 
+async def _undo(done: Executed) -> None:
+    call = asking.CALL.get()
+    assert call is not None
+    await world.refund(done.result, call.provider_key)
+
+
 def check(runs: Sequence[Run]) -> None:
-    """Nothing was executed twice, and a run that succeeded has all of it; raises ``AssertionError``."""
-    twice = {what: count for what, count in world.executed.items() if count > 1}
+    """Nothing was executed or refunded twice, and who succeeded has it all; raises ``AssertionError``."""
+    again = {receipt: count for receipt, count in world.refunded.items() if count > 1}
+    assert not again, f"refunded more than once: {again}"
+    kept = Counter({what: count for what, count in world.executed.items() if count})
+    kept.subtract((KEYED, receipt.split()[1]) for receipt in world.refunded)
+    twice = {what: count for what, count in kept.items() if not 0 <= count <= 1}
     assert not twice, f"executed more than once: {twice}"
     for run in runs:
         if run.state is State.SUCCEEDED and run.agent == "shop":
             order = order_of(run)
-            receipts = [f"{operation} {order} no. 1" for operation in (KEYED, LOOKED_UP, DEAF)]
-            assert agents.restored(run.output or "null") == receipts, f"run {run.run_id} has {run.output}"
+            paid, *others = agents.restored(run.output or "[null]")
+            wanted = [f"{operation} {order} no. 1" for operation in (LOOKED_UP, DEAF)]
+            assert others == wanted, f"run {run.run_id} has {run.output}"
+            assert paid in world._receipts[KEYED, order], f"run {run.run_id} has {run.output}"
+            assert paid not in world.refunded, f"run {run.run_id} succeeded with {paid}, which was refunded"
             missing = [word for word in (KEYED, LOOKED_UP, DEAF) if not world.executed[word, order]]
             assert not missing, f"run {run.run_id} succeeded without {missing}"
 
