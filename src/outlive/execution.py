@@ -204,7 +204,8 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
     if not work.done():
         attempt.leaked = work
         attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
-    if attempt.ledger.used:  # also what a thread still does: it cannot be cut, and what it did is to be told
+    if attempt.ledger.used and attempt.held.halt is not Halt.LOST:
+        # Also for what a thread still does: it cannot be cut, and what it did is to be told.
         await attempt.ledger.settled(patience)
 
 

@@ -23,6 +23,8 @@ from outlive.store.script import Script
 
 T = TypeVar("T")
 CURRENT: ContextVar[Ledger | None] = ContextVar("outlive_ledger", default=None)
+_LEFT: set[asyncio.Task[Any]] = set()
+"""What is still to be written down, also of attempts that have ended: a loop holds its tasks only weakly."""
 LONGEST_EVIDENCE = 10.0
 """Seconds that a late holder may take to leave what it knows."""
 
@@ -91,11 +93,13 @@ class Ledger:
         """Run ``work`` out of reach of the agent's cancellation; the attempt's end waits for it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
+        _LEFT.add(task)
         task.add_done_callback(self._over)
         return task
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        _LEFT.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waits for it sees it; nobody may be left to
 
