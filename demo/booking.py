@@ -97,7 +97,7 @@ async def courier(context: agents.Context) -> AsyncGenerator[Any, None]:
     await asyncio.sleep(order["seconds"])
     if not order.get("silent"):
         yield {"said": "delivered"}
-    yield agents.Outcome(output={"attempt": context.attempt})
+    yield agents.Outcome(output={"epoch": context.claim.epoch})
 
 
 served = [agent, courier]

@@ -131,8 +131,8 @@ def stale_silent(found: Evidence) -> Violations:
             newest = event.epoch if event.kind == "attempt" else newest
             if event.epoch != newest:
                 yield run.thread, f"{event.kind} of epoch {event.epoch} after the attempt of epoch {newest}"
-        if isinstance(run.result, dict) and run.result.get("attempt", newest) != newest:
-            yield run.thread, f"the result is that of epoch {run.result['attempt']}, not of {newest}"
+        if isinstance(run.result, dict) and run.result.get("epoch", newest) != newest:
+            yield run.thread, f"the result is that of epoch {run.result['epoch']}, not of {newest}"
 
 
 @must_hold("no-fork", facts=lambda found: len(found.children))

@@ -111,7 +111,7 @@ async def test_a_loop_that_stands_still_for_too_long_is_no_longer_vouched_for(da
         await listening.of(signals.LeaseLost)
     assert listening.all(signals.RunSwept, early=False)
     assert set(support.refused(listening)) <= {signals.Write.EVENT}  # what it had yielded before
-    assert support.data(events) == [3]
+    assert support.data(events) == [2]
     assert (support.end(events)["state"], run.losses) == ("succeeded", 1)
 
 
@@ -226,7 +226,7 @@ async def test_S08_a_late_write_is_refused_and_counted_once(
         events = await support.story(served, run_id)
         await listening.of(signals.StaleWriteRefused, write=write)
     assert support.refused(listening).count(write) == 1
-    assert support.data(events) == [3]
+    assert support.data(events) == [2]
     assert support.end(events)["state"] == "succeeded"
 
 

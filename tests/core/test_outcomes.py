@@ -178,5 +178,5 @@ async def test_a_verdict_that_cannot_be_stored_is_loud_and_the_run_is_recovered(
         assert failed.run_id == run_id
         events = await support.story(served, run_id)
     assert support.end(events)["state"] == "succeeded"
-    assert attempts == [1, 3]  # the loss raises the epoch, and so does the next claim
-    assert support.data(events) == [1, 3]
+    assert attempts == [1, 2]
+    assert support.data(events) == [1, 2]

@@ -39,8 +39,8 @@ async def test_S07_a_worker_killed_in_the_middle_of_a_run_is_replaced_and_the_ne
             assert core.data(await core.story(api, later)) == ["later"]
     assert core.data(events) == [
         {"step": 1, "attempt": 1},
-        {"step": 1, "attempt": 3},
-        {"step": 2, "attempt": 3},
+        {"step": 1, "attempt": 2},
+        {"step": 2, "attempt": 2},
     ]
     assert core.end(events)["state"] == "succeeded"
     assert support.run_row(database, running)["losses"] == 1

@@ -94,8 +94,11 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The epoch of this attempt: 1 for the first executor, more after a loss or a hand-back."""
-        return self.claim.epoch
+        """Which attempt this is: 1 for the first executor, one more after each loss or hand-back.
+
+        A loss raises the epoch once more than an attempt does: who was lost shall hold an old one at once.
+        """
+        return self.claim.epoch - self.run.losses
 
 
 class Agent(Protocol):
