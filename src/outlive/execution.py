@@ -73,6 +73,7 @@ class Attempt:
             last_seq=self.run.last_seq,
             local=self.around.local,
             max_event_bytes=self.around.max_event_bytes,
+            gathering=agents.gathering_of(self.agent),
         )
         self.ledger = effects.Ledger(
             self.run,
@@ -125,6 +126,7 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
                     return None
                 if isinstance(item, agents.Outcome):
                     outcome = item
+                    await attempt.recorder.complete()
                 else:
                     attempt.patience.taking()
                     await attempt.recorder.put(item)

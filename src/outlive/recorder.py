@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from outlive import agents, encoding, failpoints, large, seams
+from outlive.gathering import Gathering
 from outlive.lease import Held, Keeper
 from outlive.model import Claim, Event, EventKind, NewEvent, Stored
 from outlive.store import Store, bodies, moves, wakeup
@@ -38,6 +39,7 @@ class Recorder:
         last_seq: int,
         local: seams.Seams,
         max_event_bytes: int = MAX_EVENT_BYTES,
+        gathering: Gathering[agents.Chunk] | None = None,
     ) -> None:
         self.last_seq = last_seq
         self._store = store
@@ -54,22 +56,52 @@ class Recorder:
         self._warned = False
         self._most = max_event_bytes
         self._warned_of_size = False
+        self._gathering = gathering
+        self._in_order = asyncio.Lock()
 
     async def put(self, item: agents.Chunk | agents.Note) -> None:
         """Queue an item; waits while too much is uncommitted, so a fast agent cannot fill the memory."""
         if isinstance(item, agents.Note):
             self.note(item.code, item.message)
+        elif self._gathering is None:
+            await self._chunk(item)
         else:
-            encoded = encoding.encode(item.data)
-            text = encoded.text
-            if len(text) > large.INLINE_BYTES:
-                text = await self._set_aside(text, item.data)
-            self._add(NewEvent(kind=EventKind.CHUNK, payload=text, mode=_storable(item.mode)))
-            self.warn_of(encoded)
+            await self._gathered(self._gathering, item)
         if not self._room.is_set():
             await self._room.wait()
         elif self._enough.is_set():
             await asyncio.sleep(0)  # an agent that never awaits would otherwise starve the writer
+
+    async def _chunk(self, item: agents.Chunk) -> None:
+        encoded = encoding.encode(item.data)
+        text = encoded.text
+        if len(text) > large.INLINE_BYTES:
+            text = await self._set_aside(text, item.data)
+        self._add(NewEvent(kind=EventKind.CHUNK, payload=text, mode=_storable(item.mode)))
+        self.warn_of(encoded)
+
+    async def _gathered(self, gathering: Gathering[agents.Chunk], item: agents.Chunk) -> None:
+        async with self._in_order:  # both the agent's task and the writer's take from the gathering
+            for chunk in gathering.feed(item, self._local.monotonic()):
+                await self._chunk(chunk)
+        if gathering.waiting:
+            self._some.set()
+
+    async def complete(self) -> None:
+        """Queue what was gathered: the agent has come to its own end."""
+        if self._gathering is not None:
+            async with self._in_order:
+                for chunk in self._gathering.rest(complete=True):
+                    await self._chunk(chunk)
+
+    async def _release(self, gathering: Gathering[agents.Chunk]) -> None:
+        """Queue what has been gathered for long enough, or everything if nothing will follow."""
+        async with self._in_order:
+            now = self._local.monotonic()
+            for chunk in gathering.rest(complete=False) if self._closing else gathering.due(now):
+                await self._chunk(chunk)
+        if not (self._waiting or gathering.waiting):
+            self._some.clear()
 
     async def _set_aside(self, body: str, value: object) -> str:
         """Store a large body before the event is: nobody is ever told of one that is not there."""
@@ -110,10 +142,14 @@ class Recorder:
             await self._some.wait()
             await self._gather(quiet_until - self._local.monotonic())
             quiet_until = self._local.monotonic() + GROUP_SECONDS
+            if self._gathering is not None:
+                await self._release(self._gathering)
             while len(self._waiting) >= GROUP_EVENTS or (self._waiting and not self._closing):
                 await self._commit(self._take())
                 if len(self._waiting) < GROUP_EVENTS:
                     break
+        if self._gathering is not None:
+            await self._release(self._gathering)  # it may have closed while nothing was due
 
     async def _gather(self, seconds: float) -> None:
         if seconds <= 0 or self._enough.is_set() or self._closing:
@@ -129,7 +165,7 @@ class Recorder:
         self._bytes -= sum(len(event.payload) for event in batch)
         if len(self._waiting) < GROUP_EVENTS:
             self._enough.clear()
-        if not self._waiting:
+        if not (self._waiting or (self._gathering is not None and self._gathering.waiting)):
             self._some.clear()
         if len(self._waiting) < MOST_WAITING and self._bytes < MOST_WAITING_BYTES:
             self._room.set()

@@ -15,7 +15,8 @@ from outlive import subscription
 from outlive.model import EventKind
 from outlive.store import Store
 
-LARGE = 512 * 1024
+LARGE = 250 * 1024
+"""Just small enough to travel with the others."""
 
 
 @support.job()

@@ -133,6 +133,7 @@ async def test_a_viewer_is_handed_small_groups_and_reads_large_ones(
             await go_on.acquire()
 
     monkeypatch.setattr(wakeup.Hub, "hand", noted)
+    monkeypatch.setattr("outlive.large.INLINE_BYTES", 4_000_000)
     async with support.serving(sqlite_url, agent) as served:
         run_id = (await served.submit("agent")).run.run_id
         sizes = []

@@ -78,6 +78,7 @@ async def test_chunks_larger_than_any_group_are_stored_and_bound_what_waits(data
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("outlive.execution.Recorder", Watched)
+        patch.setattr("outlive.large.INLINE_BYTES", 2 * len(large))
         async with support.serving(database, agent) as served:
             run_id = (await served.submit("agent")).run.run_id
             events = await support.story(served, run_id)

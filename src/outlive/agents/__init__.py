@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from outlive import artifacts, errors
+from outlive.gathering import Gathering
 from outlive.model import Claim, Run
 from outlive.policy import RunPolicy
 from outlive.states import State
@@ -131,6 +132,13 @@ class Binds(Protocol):
     async def bind(self, store: Any, happenings: Any) -> None:
         """Take the open store; called once, before any run."""
         ...
+
+
+def gathering_of(agent: Agent) -> Gathering[Chunk] | None:
+    """Return what gathers the tokens of one attempt of ``agent``; None: each is recorded by itself."""
+    make = getattr(agent, "gathering", None)
+    gathering: Gathering[Chunk] | None = make() if make is not None else None
+    return gathering
 
 
 class Registry:

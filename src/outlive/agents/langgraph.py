@@ -23,10 +23,11 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from outlive import agents, errors, signals
-from outlive.agents import fenced_saver, graph_call, graph_end
+from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens
 from outlive.agents.position import Graph, position_of
 from outlive.agents.position import Position as Position
 from outlive.agents.undeclared import Undeclared
+from outlive.gathering import Chunked, Gathering, Snapshots, Tokens
 from outlive.model import Claim
 from outlive.policy import RunPolicy
 from outlive.store import retry, sql
@@ -58,6 +59,11 @@ class LangGraphAgent:
     run; by default they are the run's input (``{"command": {"resume": value}}`` answers an interrupt) and
     the entries ``config`` and ``context`` of the run's metadata.
 
+    ``tokens`` says how the chunks of the mode ``messages`` are recorded: ``"single"``, an event for each;
+    ``"chunked"``, those of one message that come while others are committed joined to one; ``"snapshots"``,
+    the message so far every ``snapshot_every`` seconds at most as an item of ``messages/partial``, and whole
+    as one of ``messages/complete``.
+
     ``checkpointer`` ``"fenced"`` keeps checkpoints beside the runs, written under the fence; ``"own"`` uses
     the graph's own saver, which the fence can protect only as best it can.  ``serde`` replaces LangGraph's
     serialiser of checkpoints.
@@ -74,6 +80,8 @@ class LangGraphAgent:
         policy: RunPolicy,
         modes: Sequence[str] = MODES,
         subgraphs: bool = True,
+        tokens: Literal["single", "chunked", "snapshots"] = "single",
+        snapshot_every: float = 0.25,
         input: graph_call.Make | None = None,  # noqa: A002 - LangGraph's name
         config: graph_call.Make | None = None,
         context: graph_call.Make | None = None,
@@ -85,6 +93,8 @@ class LangGraphAgent:
         self.graph = graph
         self._modes = frozenset(modes)
         self._subgraphs = subgraphs
+        self._tokens = _tokens(tokens)
+        self._snapshot_every = snapshot_every
         self._maker = graph_call.Maker(input=input, config=config, context=context)
         self._own = _own_saver(name, graph) if checkpointer == "own" else None
         self._serde = serde or (self._own.serde if self._own else None)
@@ -131,6 +141,18 @@ class LangGraphAgent:
 
     # ------------------------------------------------------------ running
 
+    def gathering(self) -> Gathering[agents.Chunk] | None:
+        """Return what gathers the tokens of one attempt."""
+        match self._tokens:
+            case Tokens.SINGLE:
+                return None
+            case Tokens.CHUNKED:
+                return Chunked(message_tokens.MessageTokens())
+            case Tokens.SNAPSHOTS:
+                return Snapshots(message_tokens.MessageTokens(), every=self._snapshot_every)
+            case _ as unknown:
+                assert_never(unknown)
+
     async def stream(self, context: agents.Context) -> AsyncGenerator[agents.Yielded, None]:
         """Drive one attempt.  Every checkpoint write that has begun is over before this generator is."""
         saver = self._saver(context.claim)
@@ -166,6 +188,15 @@ class LangGraphAgent:
         for note in undeclared.take():
             yield note
         yield last or ending.outcome()
+
+
+def _tokens(given: str) -> Tokens:
+    try:
+        return Tokens(given)
+    except ValueError:
+        raise errors.Misconfigured(
+            f"tokens is {given!r}.", hint=f"It is one of: {', '.join(Tokens)}."
+        ) from None
 
 
 Item = tuple[tuple[str, ...], str, Any]
