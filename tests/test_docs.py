@@ -219,7 +219,8 @@ def test_the_policies_in_the_README_are_the_policies() -> None:
         }
         assert {name: cells[number] for name, cells in shown.items()} == expected
     for cells in table:
-        kind = {"on_disconnect": policy.OnDisconnect, "on_busy": policy.OnBusy}.get(cells[0].strip("`"))
+        kinds = {"on_disconnect": policy.OnDisconnect, "on_busy": policy.OnBusy, "on_torn": policy.OnTorn}
+        kind = kinds.get(cells[0].strip("`"))
         if kind is not None:
             assert cells[1] == ", ".join(f"`{member}`" for member in kind)
 
@@ -240,10 +241,11 @@ def test_every_error_that_a_client_can_meet_is_documented() -> None:
         "fenced",
         "stopping",
         "effect_conflict",
-        "effect_failed",
         "effect_busy",
+        "effect_failed",
         "effect_unknown",
         "not_approved",
+        "thread_left",
         "misconfigured",
         "schema_mismatch",
         "unsafe_file_system",

@@ -11,13 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive import errors, policy
-from outlive.policy import Compensate, Durability, OnBusy, OnDisconnect, OnUnknown, Recovery, RunPolicy
+from outlive.policy import (
+    Compensate,
+    Durability,
+    OnBusy,
+    OnDisconnect,
+    OnTorn,
+    OnUnknown,
+    Recovery,
+    RunPolicy,
+)
 
 SECONDS = st.floats(0, 1e8) | st.integers(0, 10**8)
 POLICIES = st.builds(
     RunPolicy,
     on_disconnect=st.sampled_from(OnDisconnect),
     on_busy=st.sampled_from(OnBusy),
+    on_torn=st.sampled_from(OnTorn),
     recovery=st.sampled_from(Recovery),
     grace=SECONDS,
     max_losses=st.integers(0, 10**6),
@@ -32,7 +42,7 @@ POLICIES = st.builds(
 
 def test_a_policy_has_no_defaults_for_what_matters() -> None:
     required = {field.name for field in dataclasses.fields(RunPolicy) if field.default is dataclasses.MISSING}
-    assert required == {"on_disconnect", "on_busy", "recovery"}
+    assert required == {"on_disconnect", "on_busy", "on_torn", "recovery"}
     with pytest.raises(TypeError):
         RunPolicy()  # type: ignore[call-arg]
     with pytest.raises(errors.InvalidPolicy, match=r"incomplete.*on_busy"):
@@ -43,6 +53,7 @@ def test_the_presets_say_what_they_are_for() -> None:
     assert policy.chat().to_dict() == {
         "on_disconnect": "cancel",
         "on_busy": "enqueue",
+        "on_torn": "resume",
         "recovery": "resume",
         "grace": 30.0,
         "max_losses": 3,
@@ -77,6 +88,7 @@ BAD: list[tuple[str, Any]] = [
     ("on_disconnect", "CANCEL"),
     ("on_busy", None),
     ("on_busy", ["reject"]),
+    ("on_torn", "retry"),
     ("recovery", ""),
     ("durability", "later"),
     ("compensate", "sometimes"),
@@ -115,7 +127,8 @@ def test_the_constructor_checks_as_much_as_the_presets(field: str, value: Any) -
 
 
 def test_the_constructor_takes_plain_words_for_what_they_mean() -> None:
-    built = RunPolicy(on_disconnect="cancel", on_busy="enqueue", recovery="resume")  # type: ignore[arg-type]
+    words: dict[str, Any] = {"on_disconnect": "cancel", "on_busy": "enqueue", "on_torn": "resume"}
+    built = RunPolicy(**words, recovery="resume")  # type: ignore[arg-type]
     assert built == policy.chat()
     assert built.on_disconnect is OnDisconnect.CANCEL
 

@@ -1,6 +1,7 @@
-"""May this message become a run now?  A pure function, called inside the submit transaction.
+"""May this message become a run now?  Pure functions, called inside the submit transaction.
 
-Decides over what the transaction read under the thread's lock; reads and writes nothing itself.
+They decide over what the transaction read under the thread's lock, and read and write nothing themselves.
+What a run that was let in does with what it finds on its thread is ``agents.prelude``'s.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from outlive.policy import OnBusy, RunPolicy
-from outlive.states import Reason, State
+from outlive.policy import OnBusy, OnTorn, RunPolicy
+from outlive.states import Position, Reason, State
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +21,14 @@ class LiveRun:
 
     run_id: str
     state: State
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a thread stands, as the run ``left_by`` left it, for an agent that keeps what it has done."""
+
+    position: Position
+    left_by: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,18 +45,61 @@ class Reject:
     run_id: str
 
 
-Decision = Accept | Reject
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """Refuse: the run ``run_id`` left the thread torn, or waiting for an answer that this message is not."""
+
+    run_id: str | None
+    position: Position
 
 
-def admit(live: Sequence[LiveRun], policy: RunPolicy) -> Decision:
-    """Decide what a new message does on a thread with these live runs, oldest first."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unasked:
+    """Refuse: the message answers a question, and none is open."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """Decide once somebody has looked where the thread stands."""
+
+
+Decision = Accept | Reject | Left | Unasked | Look
+
+
+def admit(
+    live: Sequence[LiveRun], policy: RunPolicy, standing: Standing | None = None, *, answers: bool = False
+) -> Decision:
+    """Decide what a new message does on a thread with these live runs, oldest first, that stands so.
+
+    ``standing`` None: there is nothing to repeat.  ``answers``: the message answers a question of the thread.
+    A live run is past the question, or was made by the first answer to it: a second one waits for nothing.
+    """
     if not live:
-        return Accept(at_once=True)
+        return Accept(at_once=True) if standing is None else _onto(standing, policy, answers)
+    if answers:
+        return Reject(run_id=live[0].run_id)
     match policy.on_busy:
         case OnBusy.REJECT:
             return Reject(run_id=live[0].run_id)
         case OnBusy.ENQUEUE:
             return Accept(at_once=False)
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def _onto(standing: Standing, policy: RunPolicy, answers: bool) -> Decision:
+    accepted, left = Accept(at_once=True), Left(run_id=standing.left_by, position=standing.position)
+    match standing.position:
+        case Position.UNKNOWN:
+            return Look()
+        case Position.CLEAN:
+            return Unasked() if answers else accepted
+        case Position.WAITING:
+            return accepted if answers or policy.on_torn in (OnTorn.RESTART, OnTorn.ROLLBACK) else left
+        case Position.TORN if answers:
+            return Unasked()  # what was cut may come to another question than the one that was shown
+        case Position.TORN:
+            return left if policy.on_torn is OnTorn.REJECT else accepted
         case _ as unknown:
             assert_never(unknown)
 

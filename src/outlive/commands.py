@@ -11,13 +11,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from outlive import agents, encoding, errors, seams, signals
+from outlive.agents.positions import Positions
 from outlive.limits import Quota
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
 from outlive.names import LONGEST_NAME as LONGEST_NAME
 from outlive.names import check_name as check_name
 from outlive.policy import RunPolicy
 from outlive.states import Reason
-from outlive.store import Store, moves, wakeup
+from outlive.store import Store, moves, standings, wakeup
 
 T = TypeVar("T")
 
@@ -83,8 +84,8 @@ class Commands:
         submit finishes even if the caller is cancelled.  ``principal`` tells callers of one tenant apart, for
         limits.
 
-        Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``LimitReached``,
-        ``StoreUnavailable``.
+        Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``ThreadLeft``,
+        ``NothingToAnswer``, ``LimitReached``, ``StoreUnavailable``.
         """
         known = self._registry[agent]  # also when a policy is given: nobody would drive the run
         for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
@@ -92,6 +93,7 @@ class Commands:
         for field, text in (("thread", thread), ("key", key)):
             if text == "":  # what a client sends that forgot it, and every such client sends the same
                 raise errors.InvalidInput(f"{field} is empty.", field=field)
+        positioned = isinstance(known, Positions)
         new = Submission(
             run_id=self._local.new_id(),
             tenant=tenant,
@@ -106,6 +108,8 @@ class Commands:
             viewer_lease=self._viewer_lease,
             quotas=self._limited(tenant, principal, agent),
             metadata=_exact("metadata", metadata or {}),
+            positioned=positioned,
+            answers=isinstance(known, Positions) and known.answers(input),
         )
         return await self._apart(self._submit(new))
 
@@ -129,7 +133,18 @@ class Commands:
         simple = new.thread is None and not new.quotas
         if simple and (begun := await self._store.write(moves.begin(new, offer))) is not None:
             return begun
-        return await self._store.write(moves.submit(new, offer))
+        try:
+            return await self._store.write(moves.submit(new, offer))
+        except standings.Unlooked as unlooked:
+            thread_id = unlooked.thread_id
+        known = self._registry[new.agent]
+        assert isinstance(known, Positions)  # nobody else is asked to look
+        found = await known.position(thread_id)
+        await self._store.write(standings.looked(thread_id, found))
+        try:
+            return await self._store.write(moves.submit(new, offer))
+        except standings.Unlooked:  # a run began there meanwhile, and was lost
+            raise errors.StoreUnavailable("Where the thread stands is not known yet.") from None
 
     def _told(self, submitted: Submitted) -> None:
         run = submitted.run

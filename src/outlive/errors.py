@@ -13,6 +13,10 @@
     │   ├── AlreadySettled       what became of the effect is known: 409
     │   ├── NotApproved          the effect may not start, or not any more: 403
     │   ├── ThreadBusy           the thread has a live run and the policy is reject: 409
+    │   ├── ThreadLeft           an earlier run left the thread part-way: 409
+    │   │   ├── ThreadTorn       and the policy is to reject what would repeat it
+    │   │   └── ThreadWaiting    and it waits for an answer, which this message is not
+    │   ├── NothingToAnswer      the thread waits for no answer, or not any more: 409
     │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
     │   │   ├── InvalidPolicy
     │   │   └── InvalidCursor    a cursor that is not of this run or beyond its end: 400
@@ -23,11 +27,11 @@
     │   └── NotReady             starting, draining, or the database was down at start
     ├── Fenced                   this executor no longer holds the run; nothing was written
     ├── Stopping                 the run was asked to stop: it starts nothing more
+    ├── EffectBusy               another run has yet to decide what becomes of the effect
     ├── EffectFailed             the effect was definitely not executed
     ├── EffectUnknown            it may have been executed, and nobody can tell
     └── Misconfigured            start-up refuses; the message names the command or setting that helps
         ├── SchemaMismatch
-    ├── EffectBusy               another run has yet to decide what becomes of the effect
         └── UnsafeFileSystem
 
 Each carries a stable ``code``, the HTTP ``status`` that fits it, and a ``hint``: what to do now.
@@ -145,6 +149,38 @@ class ThreadBusy(Refused):
     default_hint = "Wait for the run named here, stop it, or declare on_busy=enqueue."
 
 
+class ThreadLeft(Refused):
+    """An earlier run left the thread part-way.  ``position`` says how, ``run_id`` which run it was."""
+
+    code = "thread_left"
+    status = 409
+    position: ClassVar[str] = "unknown"
+
+
+class ThreadTorn(ThreadLeft):
+    """The thread's last run was cut part-way and the policy is to reject a message then."""
+
+    code = "thread_torn"
+    position = "torn"
+    default_hint = "Send the cut message again with its own key, or declare another on_torn for this one."
+
+
+class ThreadWaiting(ThreadLeft):
+    """The thread waits for an answer, and this message is none."""
+
+    code = "thread_waiting"
+    position = "waiting"
+    default_hint = "Answer the run named here, or send the message with on_torn=restart or rollback."
+
+
+class NothingToAnswer(Refused):
+    """The thread waits for no answer, or not any more."""
+
+    code = "nothing_to_answer"
+    status = 409
+    default_hint = "Read the thread: the question was answered, or its run has not come to it."
+
+
 class InvalidInput(Refused):
     """A field has a value that cannot be used."""
 
@@ -224,6 +260,14 @@ class Stopping(OutliveError):
     default_hint = "Nothing is to be done: the run ends as stopped."
 
 
+class EffectBusy(OutliveError):
+    """Another run has this effect executed, and it has yet to be seen whether it stays."""
+
+    code = "effect_busy"
+    status = 409
+    default_hint = "Try again once that run has ended and what it has to undo is undone."
+
+
 class EffectFailed(OutliveError):
     """The effect was definitely not executed."""
 
@@ -259,11 +303,3 @@ class UnsafeFileSystem(Misconfigured):
 
     code = "unsafe_file_system"
     default_hint = "Put the file on a local disk, or use PostgreSQL."
-class EffectBusy(OutliveError):
-    """Another run has this effect executed, and it has yet to be seen whether it stays."""
-
-    code = "effect_busy"
-    status = 409
-    default_hint = "Try again once that run has ended and what it has to undo is undone."
-
-

@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from outlive import agents, artifacts, encoding, errors, failpoints, patience, recorder, seams, signals
+from outlive.agents.positions import Positions
 from outlive.effects import attempt as effects
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
 from outlive.recorder import Recorder
-from outlive.states import Reason, State
+from outlive.states import Position, Reason, State
 from outlive.store import Store, effect_moves, moves, reads, steps, wakeup
 
 DRAIN_SECONDS = 2.0
+LOOK_SECONDS = 5.0
+"""Seconds for which the verdict of a run that was cut waits to learn where the run has left its thread."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,6 +227,7 @@ async def _record(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -
         if verdict is None:
             verdict = await _hand_back(attempt, tail)
         if verdict is not None:
+            verdict = dataclasses.replace(verdict, position=await _left(attempt, work, verdict.state))
             await _settle(attempt, verdict, tail)
     except errors.Fenced:
         attempt.linking = False
@@ -270,12 +274,15 @@ def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
     An exception's text may hold a DSN, a path or a customer's data, so it goes to the private detail.
     """
     kind = type(failure).__name__
-    public = {
+    public: dict[str, Any] = {
         "code": code,
         "type": kind,
         "message": f"The agent ended with {kind}.",
         "hint": f"Look the run up with: outlive runs show {run_id} --detail",
     }
+    if isinstance(failure, errors.ThreadLeft):  # ours, and the same that a submit would have been told
+        public.update(code=failure.code, message=failure.message, hint=failure.hint)
+        public.update(run_id=failure.run_id, position=failure.position)
     error = encoding.encode(public).text
     return Verdict(state=State.FAILED, error=error, detail=_detail(failure), failure=kind)
 
@@ -291,6 +298,27 @@ def _detail(failure: BaseException) -> str:
 def _cleanup_failed(attempt: Attempt, message: str, error: str) -> None:
     attempt.recorder.note("cleanup_failed", message)
     attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=error))
+
+
+async def _left(attempt: Attempt, work: asyncio.Task[agents.Outcome | None], state: State) -> Position | None:
+    """Tell where the attempt leaves its thread; None: where it was, or its agent cannot tell."""
+    if not isinstance(attempt.agent, Positions):
+        return None
+    if state in (State.SUCCEEDED, State.WAITING):
+        return Position.CLEAN if state is State.SUCCEEDED else Position.WAITING
+    if attempt.leaked is not None:
+        return Position.UNKNOWN
+    failure = None if work.cancelled() else work.exception()
+    if isinstance(failure, errors.ThreadLeft):  # it has looked, and did not begin
+        found = Position(failure.position)
+        return None if found is attempt.run.thread_position else found
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await attempt.agent.position(attempt.run.thread_id)
+    except Exception as broken:  # whatever a foreign checkpoint raises: the verdict must be recorded
+        happening = signals.CleanupFailed(run_id=attempt.run.run_id, error=f"position: {broken!r}")
+        attempt.around.happenings.emit(happening)
+        return Position.UNKNOWN
 
 
 async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | None:

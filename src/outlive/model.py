@@ -6,6 +6,7 @@ the database's clock; the tables hold milliseconds.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 from outlive.artifacts import Artifact
 from outlive.limits import Quota
 from outlive.policy import RunPolicy
-from outlive.states import Reason, State
+from outlive.states import Position, Reason, State
 
 Row = Mapping[str, Any]
 
@@ -48,6 +49,8 @@ class Run:
     """One run as the record has it.  ``thread`` is the caller's name for the thread, ``thread_id`` ours.
 
     ``origin`` is the first run of a chain of same-intent continuations; ``continues`` the one before this.
+    ``position`` is where this run left its thread.  ``thread_position`` is where the thread stood when this
+    was read, as the run ``left_by`` left it; None: no run of an agent that can tell has ended there.
     """
 
     run_id: str
@@ -71,6 +74,9 @@ class Run:
     policy: RunPolicy
     origin: str
     continues: str | None
+    position: Position | None
+    thread_position: Position | None
+    left_by: str | None
     lease_until: float | None
     not_before: float | None
     stop_requested_at: float | None
@@ -99,6 +105,8 @@ class Run:
             state=State(row["state"]),
             reason=Reason(row["reason"]) if row["reason"] else None,
             stop_reason=Reason(row["stop_reason"]) if row["stop_reason"] else None,
+            position=_position(row["position"]),
+            thread_position=_position(row["thread_position"]),
             policy=RunPolicy.from_json(row["policy"]),
         )
 
@@ -111,33 +119,16 @@ class Run:
         return shown
 
 
-_SAME = (
-    "run_id",
-    "tenant",
-    "thread_id",
-    "thread",
-    "agent",
-    "epoch",
-    "claim_token",
-    "worker",
-    "pos",
-    "losses",
-    "last_seq",
-    "input",
-    "output",
-    "error",
-    "error_detail",
-    "metadata",
-    "origin",
-    "continues",
-)
 _TIMES = ("lease_until", "not_before", "stop_requested_at", "created_at", "started_at", "ended_at")
+_TYPED = frozenset({*_TIMES, "state", "reason", "stop_reason", "position", "thread_position", "policy"})
+_SAME = tuple(column.name for column in dataclasses.fields(Run) if column.name not in _TYPED)
 _PUBLIC = (
     "run_id",
     "thread",
     "agent",
     "state",
     "reason",
+    "position",
     "epoch",
     "losses",
     "last_seq",
@@ -159,6 +150,8 @@ class Thread:
     thread: str
     last_seq: int
     created_at: float
+    position: Position | None
+    left_by: str | None
 
     @classmethod
     def from_row(cls, row: Row) -> Thread:
@@ -168,6 +161,8 @@ class Thread:
             thread=row["thread"],
             last_seq=row["last_seq"],
             created_at=row["created_at"] / 1000,
+            position=_position(row["position"]),
+            left_by=row["left_by"],
         )
 
 
@@ -234,6 +229,7 @@ class Submission:
 
     ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
     for ``viewer_lease`` seconds unless it goes on to say so.  ``quotas`` are counted with the insert.
+    ``positioned``: the agent knows where it left a thread.  ``answers``: the input answers a question.
     """
 
     run_id: str
@@ -249,6 +245,8 @@ class Submission:
     viewer_lease: float = 15.0
     metadata: str = "{}"
     quotas: tuple[Quota, ...] = ()
+    positioned: bool = False
+    answers: bool = False
 
 
 class Admitted(StrEnum):
@@ -290,7 +288,7 @@ class Verdict:
     """How an attempt ended, as its holder will record it.  ``output`` and ``error`` are JSON text.
 
     ``detail`` is for operators only: it may hold what must not reach a client.  ``failure`` is the class of
-    what a failed agent raised, for the log.
+    what a failed agent raised, for the log.  ``position`` None leaves the thread's as it is.
     """
 
     state: State
@@ -301,6 +299,7 @@ class Verdict:
     failure: str | None = None
     tail: tuple[NewEvent, ...] = field(default=())
     artifacts: tuple[Artifact, ...] = ()
+    position: Position | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -389,6 +388,10 @@ def seconds(milliseconds: int | None) -> float | None:
 def millis(value: float) -> int:
     """Convert seconds to the tables' whole milliseconds."""
     return round(value * 1000)
+
+
+def _position(word: str | None) -> Position | None:
+    return Position(word) if word else None
 
 
 def _load(text: str | None) -> Any:

@@ -31,6 +31,22 @@ class OnBusy(StrEnum):
     ENQUEUE = "enqueue"
 
 
+class OnTorn(StrEnum):
+    """What a message does on a thread that was left part-way, where it would start over and repeat nodes.
+
+    ``resume``: what was begun is finished first.  ``restart``: it starts over, and its log says so.
+    ``reject``: it is refused.  ``rollback``: what was begun is taken back, its effects are undone.
+
+    A message that answers a thread's question is none of this; any other on a thread that waits is refused
+    under ``resume`` and ``reject``.
+    """
+
+    RESUME = "resume"
+    RESTART = "restart"
+    REJECT = "reject"
+    ROLLBACK = "rollback"
+
+
 class Recovery(StrEnum):
     """What follows the loss of an executor."""
 
@@ -80,6 +96,7 @@ class RunPolicy:
 
     on_disconnect: OnDisconnect
     on_busy: OnBusy
+    on_torn: OnTorn
     recovery: Recovery
     grace: float = 30.0
     max_losses: int = 3
@@ -147,13 +164,23 @@ class RunPolicy:
 
 def chat(**changes: Any) -> RunPolicy:
     """A person waits for the answer: nobody watching for 30 s stops the run; a second message queues."""
-    preset = RunPolicy(on_disconnect=OnDisconnect.CANCEL, on_busy=OnBusy.ENQUEUE, recovery=Recovery.RESUME)
+    preset = RunPolicy(
+        on_disconnect=OnDisconnect.CANCEL,
+        on_busy=OnBusy.ENQUEUE,
+        on_torn=OnTorn.RESUME,
+        recovery=Recovery.RESUME,
+    )
     return preset.but(**changes)
 
 
 def job(**changes: Any) -> RunPolicy:
     """Work that must finish whoever watches: runs on after a disconnect; a second message is refused."""
-    preset = RunPolicy(on_disconnect=OnDisconnect.CONTINUE, on_busy=OnBusy.REJECT, recovery=Recovery.RESUME)
+    preset = RunPolicy(
+        on_disconnect=OnDisconnect.CONTINUE,
+        on_busy=OnBusy.REJECT,
+        on_torn=OnTorn.RESUME,
+        recovery=Recovery.RESUME,
+    )
     return preset.but(**changes)
 
 
@@ -162,6 +189,7 @@ PRESETS = {"chat": chat, "job": job}
 _CAREFUL: dict[str, Any] = {
     "on_disconnect": OnDisconnect.CONTINUE,
     "on_busy": OnBusy.REJECT,
+    "on_torn": OnTorn.REJECT,
     "recovery": Recovery.STOP,
     "grace": 30.0,
     "max_losses": 0,
@@ -176,6 +204,7 @@ _LEAST = {"grace": 0, "max_losses": 0, "stop_deadline": 0.01, "run_timeout": 0.0
 _ENUMS: dict[str, type[StrEnum]] = {
     "on_disconnect": OnDisconnect,
     "on_busy": OnBusy,
+    "on_torn": OnTorn,
     "recovery": Recovery,
     "durability": Durability,
     "compensate": Compensate,

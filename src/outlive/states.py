@@ -43,6 +43,20 @@ class Reason(StrEnum):
     LOST = "lost"
 
 
+class Position(StrEnum):
+    """Where a run left its thread, for an agent that keeps what it has done.
+
+    ``clean``: nothing was begun, or all of it is finished.  ``waiting``: it paused at a question or at a
+    static breakpoint.  ``torn``: something was begun and not finished, so that a new input would start over
+    and repeat what is done.  ``unknown``: whoever ended the run could not look.
+    """
+
+    CLEAN = "clean"
+    WAITING = "waiting"
+    TORN = "torn"
+    UNKNOWN = "unknown"
+
+
 class Move(StrEnum):
     """The eight ways in which a run's row changes."""
 

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from outlive import agents, policy, runtime, seams, signals
 from outlive.agents import fenced_saver, langgraph
 from outlive.model import Claim, Offer, Submission, Suspect, Swept, Verdict
-from outlive.states import Reason, State
+from outlive.states import Position, Reason, State
 from outlive.store import moves, reads
 
 WITHIN = 20.0
@@ -148,8 +148,9 @@ class Bench:
         key: str | None = None,
         metadata: dict[str, Any] | None = None,
         rules: policy.RunPolicy = JOB,
+        positioned: bool = False,
     ) -> agents.Context:
-        """Submit a run and claim it."""
+        """Submit a run and claim it; ``positioned``: as the commands do it for an agent of a graph."""
         submission = Submission(
             run_id=seams.new_id(),
             tenant="",
@@ -160,6 +161,7 @@ class Bench:
             thread=thread,
             key=key,
             metadata=json.dumps(metadata or {}),
+            positioned=positioned,
         )
         submitted = await self.store.write(moves.submit(submission, offer()))
         assert submitted.claimed
@@ -186,10 +188,16 @@ class Bench:
         assert run.run_id == context.run.run_id
         return agents.Context(run=run, claim=run.claim)
 
-    async def settle(self, context: agents.Context, state: State, reason: Reason | None = None) -> None:
+    async def settle(
+        self,
+        context: agents.Context,
+        state: State,
+        reason: Reason | None = None,
+        position: Position | None = None,
+    ) -> None:
         """Record a verdict."""
         run = await self.store.read(reads.run(context.run.run_id, None))
-        verdict = Verdict(state=state, reason=reason, output="null")
+        verdict = Verdict(state=state, reason=reason, output="null", position=position)
         await self.store.write(moves.settle(context.claim, verdict, run.last_seq))
 
     def rows(self) -> list[Any]:

@@ -68,6 +68,7 @@ SELECT 'key-' || run_id, tenant, 'n', '[]', 'd', created_at FROM runs WHERE pos 
 )
 
 OF_A_CLAIM = "runs|one_run_per_claim"
+OF_A_THREAD = "one_running_run_per_thread|runs_live_by_thread"
 CLAIM: dict[str, Any] = {
     "run_id": "live-4",
     "thread_id": "thread-4",
@@ -75,7 +76,10 @@ CLAIM: dict[str, Any] = {
     "claim_token": "live-token-4",
 }
 BATCH = {"count": 1, "events": (NewEvent(kind=EventKind.CHUNK, payload="1"),), "expected": 1}
-VERDICT = {"from_state": "running", "state": "succeeded", "reason": None, "output": None, "error": None}
+VERDICT = {
+    "from_state": "running", "state": "succeeded", "reason": None, "output": None, "error": None,
+    "position": None,
+}  # fmt: skip
 FILTERS = {"limit": 50, "before": "run-1099000", "agent": None, "state": None}
 SUBMIT = {
     "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
@@ -100,6 +104,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "claimed": ({"claim_tokens": ["live-token-4", "x"]}, {"one_run_per_claim"}),
     "claimable": ({"agents": ["agent"], "limit": 20}, {"runs_queued", "runs_live_by_thread"}),
     "lock_thread": ({"thread_id": "thread-1"}, {"threads"}),
+    "look_at_thread": ({"thread_id": "thread-1", "position": "torn"}, {"threads", OF_A_THREAD}),
     "claim": ({**CLAIM, "worker": "w", "lease_ms": 1}, {"runs"}),
     "renew": ({"claims": [Claim(**CLAIM)] * 20, "lease_ms": 1}, set()),
     "held": ({"run_ids": ["live-4", "live-8"]}, {"runs"}),

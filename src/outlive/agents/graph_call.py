@@ -78,6 +78,12 @@ def _default_config(context: agents.Context) -> Any:
     return context.metadata.get("config")
 
 
+def is_answer(given: Any) -> bool:
+    """Say whether a run's input answers a question that an earlier run paused with."""
+    command = given.get("command") if isinstance(given, dict) and given.keys() == {"command"} else None
+    return isinstance(command, dict) and command.keys() == {"resume"}
+
+
 def _default_context(context: agents.Context) -> Any:
     return context.metadata.get("context")
 

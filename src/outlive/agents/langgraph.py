@@ -16,20 +16,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
+from langgraph.types import Command
 
-from outlive import agents, errors, signals
-from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens
-from outlive.agents.position import Graph, position_of
+from outlive import agents, errors, failpoints, signals
+from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens, prelude
+from outlive.agents.position import Graph, stands
 from outlive.agents.position import Position as Position
 from outlive.agents.undeclared import Undeclared
 from outlive.gathering import Chunked, Gathering, Snapshots, Tokens
 from outlive.model import Claim
-from outlive.policy import RunPolicy
+from outlive.policy import OnTorn, RunPolicy
+from outlive.states import State
 from outlive.store import retry, sql
 
 MODES = ("updates", "values", "messages", "custom")
@@ -99,6 +100,7 @@ class LangGraphAgent:
         self._own = _own_saver(name, graph) if checkpointer == "own" else None
         self._serde = serde or (self._own.serde if self._own else None)
         self._savers: Savers | None = None
+        self._store: Any = None
 
     # ------------------------------------------------------------ binding
 
@@ -107,6 +109,7 @@ class LangGraphAgent:
 
         Raises ``SchemaMismatch`` if PostgreSQL lacks the checkpoint tables; SQLite gets them here.
         """
+        self._store = store
         if self._own is not None:
             checkpoints: fenced_saver.Checkpoints = fenced_saver.Elsewhere(self._own, store)
         else:
@@ -135,9 +138,12 @@ class LangGraphAgent:
 
     async def position(self, thread_id: str) -> Position:
         """Tell where a thread stands, by its internal id."""
-        graph = self.reading
-        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
-        return await position_of(graph, await graph.aget_state(config, subgraphs=True))
+        position, _ = await stands(self.reading, {"configurable": {"thread_id": thread_id}})
+        return position
+
+    def answers(self, given: Any) -> bool:
+        """Say whether an input is ``{"command": {"resume": value}}``."""
+        return graph_call.is_answer(given)
 
     # ------------------------------------------------------------ running
 
@@ -164,28 +170,93 @@ class LangGraphAgent:
             yield agents.Note(
                 code="config_ignored", message=f"Not the caller's to set, and ignored: {named}."
             )
+        driven = _Driven(
+            graph=graph,
+            context=context,
+            saver=saver,
+            undeclared=undeclared,
+            modes=self._modes,
+            subgraphs=self._subgraphs,
+        )
+        if context.run.thread_position in prelude.CUT:
+            async with aclosing(self._before(driven, call)) as items:
+                async for item in items:
+                    yield item
+                    if isinstance(item, agents.Drained):
+                        return
         ready: graph_call.Call | agents.Outcome = call
         if context.attempt > 1 or context.run.continues is not None:
             ready = await graph_call.taken_up(graph, context, call)
         if isinstance(ready, agents.Outcome):
             yield ready
             return
-        ending = graph_end.Ending(graph)
+        async with aclosing(driven.items(ready)) as items:
+            async for item in items:
+                yield item
+
+    async def _before(self, driven: _Driven, call: graph_call.Call) -> AsyncGenerator[agents.Yielded, None]:
+        """Do first what the run's policy says about a thread that was left part-way."""
+        first = prelude.Prelude(
+            graph=driven.graph, context=driven.context, maker=self._maker, store=self._store
+        )
+        if isinstance(call.input, Command):
+            return  # an answer was let in to the question that stands, and has perhaps been given already
+        left = await first.look()
+        if left is None:
+            return
+        declared = await first.policy(left)
+        match declared:
+            case OnTorn.RESUME:
+                yield prelude.note(declared, left)
+                finishing = await first.finishing(left, driven.undeclared)
+                async with aclosing(driven.items(finishing)) as items:
+                    async for item in items:
+                        if not isinstance(item, agents.Outcome):
+                            yield item
+                        elif item.state is State.WAITING:
+                            raise errors.ThreadWaiting(run_id=driven.context.run.left_by)
+            case OnTorn.RESTART:
+                yield prelude.note(declared, left, await first.executed(left))
+            case OnTorn.ROLLBACK:
+                detail = await first.executed(left)
+                await first.take_back(left)
+                yield prelude.note(declared, left, detail)
+            case OnTorn.REJECT:
+                raise first.refusal(left)
+            case _ as unknown:
+                assert_never(unknown)
+        failpoints.reach("prelude.over")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Driven:
+    """One attempt's graph, to be called once or, behind a prelude, twice."""
+
+    graph: Graph
+    context: agents.Context
+    saver: fenced_saver.FencedSaver
+    undeclared: Undeclared
+    modes: frozenset[str]
+    subgraphs: bool
+
+    async def items(self, call: graph_call.Call) -> AsyncGenerator[agents.Yielded, None]:
+        """Call the graph; the last item says how it ended."""
+        ending = graph_end.Ending(self.graph)
         last: agents.Outcome | agents.Drained | None = None
         try:
-            async with aclosing(_items(graph, ready, context, saver, self._modes)) as items:
+            async with aclosing(_items(self.graph, call, self.context, self.saver, self.modes)) as items:
                 async for namespace, mode, data in items:
                     ending.see(namespace, mode, data)
-                    if mode in self._modes and (self._subgraphs or not namespace):
+                    if mode in self.modes and (self.subgraphs or not namespace):
                         yield agents.Chunk(mode="|".join((mode, *namespace)), data=data)
-                    for note in undeclared.take():
+                    for note in self.undeclared.take():
                         yield note
         except GraphDrained:
             last = agents.Drained()
         finally:
-            await saver.settled()
-        saver.check()
-        for note in undeclared.take():
+            await self.saver.settled()
+        self.saver.check()
+        for note in self.undeclared.take():
             yield note
         yield last or ending.outcome()
 

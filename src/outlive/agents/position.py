@@ -8,27 +8,66 @@ run was drained or ran out of steps looks torn although nothing was cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any
+from enum import Enum, auto
+from typing import Any, cast
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.constants import START
 from langgraph.pregel import Pregel
 from langgraph.types import All, PregelTask, StateSnapshot
 
+from outlive.states import Position as Position
+
 Graph = Pregel[Any, Any, Any, Any]
+_RESUME = "__resume__"
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+"""The task under which LangGraph keeps an answer until the task that asked takes it."""
 
 
-class Position(StrEnum):
-    """Where a thread stands.
+async def stands(graph: Graph, thread: RunnableConfig) -> tuple[Position, StateSnapshot]:
+    """Tell where a thread stands, and its latest state.
 
-    ``clean``: nothing was begun, or all of it is finished.  ``waiting``: it paused at an interrupt or at a
-    static breakpoint.  ``torn``: something was begun and not finished, so that a new input would start over
-    and repeat nodes that have run.
+    A thread whose run was cut after it had got an answer, and before it could do anything with it, shows its
+    question still: asked again, the next answer would be taken for one to the question after it.
     """
+    state = await graph.aget_state(thread, subgraphs=True)
+    position = await position_of(graph, state)
+    if position is Position.WAITING:
+        cut = any(task.error and task.interrupts for task in state.tasks)
+        given = _given(await cast("BaseCheckpointSaver[Any]", graph.checkpointer).aget_tuple(thread))
+        if cut or given is Given.LEFT:
+            position = Position.TORN
+    return position, state
 
-    CLEAN = "clean"
-    WAITING = "waiting"
-    TORN = "torn"
+
+class Given(Enum):
+    """What became of the last answer that a thread was given."""
+
+    NONE = auto()
+    LEFT = auto()
+    TAKEN = auto()
+
+
+def _given(found: CheckpointTuple | None) -> Given:
+    writes = (found.pending_writes if found else None) or ()
+    answers = [(task, value) for task, channel, value in writes if channel == _RESUME and value is not None]
+    taken = [value[-1] for task, value in answers if task != _NOBODY and isinstance(value, list) and value]
+    left = [value for task, value in answers if task == _NOBODY]
+    if not left:
+        return Given.NONE
+    return Given.TAKEN if left[0] in taken else Given.LEFT
+
+
+async def forget_answer(graph: Graph, thread: RunnableConfig) -> None:
+    """Take away an answer that the task which asked has taken, before that task is begun again.
+
+    LangGraph keeps it for whoever asks next: another question of that task, which nobody has been shown.
+    """
+    saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
+    found = await saver.aget_tuple(thread)
+    if found is not None and _given(found) is Given.TAKEN:
+        await saver.aput_writes(found.config, [(_RESUME, None)], _NOBODY)
 
 
 async def position_of(graph: Graph, state: StateSnapshot) -> Position:

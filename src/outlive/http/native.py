@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from outlive import commands, errors, seams
 from outlive.http import artifacts, auth, body, effects, health, problem, streaming
 from outlive.model import Admitted, Run, StopOutcome
-from outlive.policy import OnBusy, OnDisconnect, RunPolicy
+from outlive.policy import OnBusy, OnDisconnect, OnTorn, RunPolicy
 from outlive.principal import Principal
 from outlive.runtime import Outlive
 from outlive.states import State
@@ -24,6 +24,7 @@ from outlive.states import State
 BODY_LIMIT = 4 * 1024 * 1024
 PAGE = 1000
 _KEY = "Idempotency-Key"
+_OF_THREAD = ("thread", "created_at", "last_seq", "position", "left_by")
 
 
 class NewRun(pydantic.BaseModel):
@@ -37,11 +38,12 @@ class NewRun(pydantic.BaseModel):
     metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
     on_disconnect: OnDisconnect | None = None
     on_busy: OnBusy | None = None
+    on_torn: OnTorn | None = None
     not_before: float | None = pydantic.Field(default=None, strict=True, allow_inf_nan=False, ge=0, le=1e11)
 
     def policy(self, declared: RunPolicy) -> RunPolicy:
         """Return the agent's declared policy with what this request changes."""
-        asked = {"on_disconnect": self.on_disconnect, "on_busy": self.on_busy}
+        asked = {"on_disconnect": self.on_disconnect, "on_busy": self.on_busy, "on_torn": self.on_torn}
         return declared.but(**{name: value for name, value in asked.items() if value is not None})
 
 
@@ -250,7 +252,7 @@ class _Native:
         found = await self.outlive.thread(thread, tenant=tenant)
         recent = await self.outlive.runs(tenant=tenant, thread=thread)
         live = [run.run_id for run in recent if not run.state.terminal]
-        shown = {"thread": found.thread, "created_at": found.created_at, "last_seq": found.last_seq}
+        shown: dict[str, Any] = {name: getattr(found, name) for name in _OF_THREAD}
         shown |= await effects.of_thread(self.outlive, found)
         return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
 

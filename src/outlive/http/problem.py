@@ -50,6 +50,8 @@ def describe(failure: errors.OutliveError) -> dict[str, Any]:
     }
     if failure.run_id is not None:
         described["run_id"] = failure.run_id
+    if isinstance(failure, errors.ThreadLeft):
+        described["position"] = failure.position
     if failure.field is not None:
         described["field"] = failure.field
     return described

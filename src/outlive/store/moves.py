@@ -37,8 +37,8 @@ from outlive.model import (
     millis,
 )
 from outlive.policy import Recovery
-from outlive.states import Move, Reason, State
-from outlive.store import quotas, steps
+from outlive.states import Move, Position, Reason, State
+from outlive.store import quotas, standings, steps
 from outlive.store.script import Steps, script, statement
 
 # ---------------------------------------------------------------- command
@@ -52,15 +52,16 @@ def begin(new: Submission, offer: Offer | None) -> Steps[Submitted | None]:
     """
     columns = {**_columns(new, None, {"thread_id": _thread_id(new), "pos": 1}), **_claim_columns(new, offer)}
     rows = yield statement("insert_run", **columns, fresh=True)
-    return _again(Run.from_row({**rows[0], "thread": new.run_id}), new, offer) if rows else None
+    return _again(_inserted(rows[0], new.run_id), new, offer) if rows else None
 
 
 @script()
 def submit(new: Submission, offer: Offer | None) -> Steps[Submitted]:
     """Make a run of ``new``, or find the run that already answers it.
 
-    Raises ``KeyConflict``, ``ThreadBusy``.  With an ``offer`` the run goes straight to running when
-    nothing on its thread or in the queue stands before it.
+    Raises ``KeyConflict``, ``ThreadBusy``, ``ThreadLeft``, ``NothingToAnswer``, and ``Unlooked`` while nobody
+    knows where the thread stands.  With an ``offer`` the run goes straight to running when nothing on its
+    thread or in the queue stands before it.
     """
     before: Run | None = None
     if new.key is not None:
@@ -75,10 +76,23 @@ def submit(new: Submission, offer: Offer | None) -> Steps[Submitted]:
                 case admission.SameIntent.REPLAY:
                     return Submitted(run=before, admitted=Admitted.REPLAYED)
                 case admission.SameIntent.CONTINUE:
-                    pass
+                    if new.positioned and not (yield from _can_go_on(before)):
+                        return Submitted(run=before, admitted=Admitted.REPLAYED)
                 case _:
                     assert_never(intent)
     return (yield from _insert(new, before, offer))
+
+
+def _can_go_on(before: Run) -> Steps[bool]:
+    """Say whether a run that was cut off is still the last that its thread knows of.
+
+    Else somebody has gone on from there, or started over, or is about to: its work may be done already.
+    """
+    if before.epoch == 0:
+        return True
+    if before.left_by not in (None, before.run_id):
+        return False
+    return not (yield statement("live_runs", thread_id=before.thread_id))
 
 
 def _again(run: Run, new: Submission, offer: Offer | None) -> Submitted:
@@ -132,11 +146,12 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
         for row in rows
         if row["run_id"] != new.run_id
     ]
-    decision = admission.admit(live, new.policy)
-    if isinstance(decision, admission.Reject):
+    standing = None if before is not None and before.epoch else _standing(new, place)
+    decision = admission.admit(live, new.policy, standing, answers=new.answers)
+    if not isinstance(decision, admission.Accept):
         repeated = yield from steps.own(new.run_id)
         if repeated is None:
-            raise errors.ThreadBusy(run_id=decision.run_id)
+            raise standings.refusal(decision, place["thread_id"])
         return _again(repeated, new, offer)
     taking = offer if decision.at_once else None
     columns = {**_columns(new, before, place), **_claim_columns(new, taking)}
@@ -148,8 +163,24 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
     yield from quotas.note(new.quotas, new.run_id)
-    run = Run.from_row({**inserted[0], "thread": external})
-    return _again(run, new, offer)
+    return _again(_inserted(inserted[0], external, place), new, offer)
+
+
+def _inserted(row: Row, thread: str, place: Row | None = None) -> Run:
+    standing = {"thread_position": place["position"], "left_by": place["left_by"]} if place else _NOTHING_LEFT
+    return Run.from_row({**row, "thread": thread, "position": None, **standing})
+
+
+_NOTHING_LEFT = {"thread_position": None, "left_by": None}
+
+
+def _standing(new: Submission, place: Row) -> admission.Standing | None:
+    """Where the thread stands that this submit has just entered; None if there is nothing to repeat."""
+    if not new.positioned or place["pos"] == 1:
+        return None
+    return admission.Standing(
+        position=Position(place["position"] or Position.UNKNOWN), left_by=place["left_by"]
+    )
 
 
 def _thread_id(new: Submission) -> str:

@@ -23,7 +23,13 @@ RETURNING run_id
 INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at)
 VALUES (:thread_id, :tenant, :thread, 2, 0, {now})
 ON CONFLICT (tenant, external_id) DO UPDATE SET next_pos = threads.next_pos + 1
-RETURNING thread_id, next_pos - 1 AS pos
+RETURNING thread_id, next_pos - 1 AS pos, position, left_by
+
+-- name: look_at_thread
+-- What somebody found who looked at a thread on which nothing ran; later ends know better.
+UPDATE threads SET position = :position
+WHERE thread_id = :thread_id AND (position IS NULL OR position = 'unknown')
+    AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'running')
 
 -- name: live_runs
 SELECT run_id, state FROM runs
@@ -306,12 +312,15 @@ FROM run JOIN thread ON thread.n = run.n
 -- is the end event's alone: what the holder wrote before it was written under the epoch that it held.
 UPDATE runs SET
     state = :state, reason = :reason, output = :output, error = :error,
-    error_detail = :detail, ended_at = {now},
+    error_detail = :detail, position = :position, ended_at = {now},
     epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
 WHERE run_id = :run_id AND epoch = :epoch AND state = :from_state AND last_seq = :expected
     AND (:claim_token IS NULL OR (claim_token = :claim_token AND lease_until > {now}))
 RETURNING last_seq, ended_at AS stored_at;
-UPDATE threads SET last_seq = last_seq + :count WHERE thread_id = :thread_id
+UPDATE threads SET
+    last_seq = last_seq + :count, position = coalesce(:position, position),
+    left_by = CASE WHEN :position IS NULL THEN left_by ELSE :run_id END
+WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq, EXISTS (
     SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait;
 INSERT INTO events (run_id, seq, thread_id, thread_seq, epoch, kind, mode, payload, created_at)
@@ -330,7 +339,7 @@ WITH locked AS MATERIALIZED (
 ), run AS (
     UPDATE runs SET
         state = :state, reason = :reason, output = :output, error = :error,
-        error_detail = :detail, ended_at = {now},
+        error_detail = :detail, position = CAST(:position AS text), ended_at = {now},
         epoch = epoch + :raise, lease_until = NULL, last_seq = last_seq + :count
     FROM taken
     WHERE runs.run_id = taken.run_id AND runs.thread_id = :thread_id AND epoch = :epoch
@@ -339,7 +348,9 @@ WITH locked AS MATERIALIZED (
             OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
     RETURNING runs.thread_id, runs.last_seq, runs.ended_at AS stored_at
 ), thread AS (
-    UPDATE threads SET last_seq = threads.last_seq + :count
+    UPDATE threads SET
+        last_seq = threads.last_seq + :count, position = coalesce(CAST(:position AS text), threads.position),
+        left_by = CASE WHEN CAST(:position AS text) IS NULL THEN threads.left_by ELSE :run_id END
     FROM run WHERE threads.thread_id = run.thread_id
     RETURNING threads.last_seq AS thread_seq
 ), stored AS (
@@ -408,7 +419,7 @@ RETURNING run_id
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, t.external_id AS thread
+    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
 
@@ -418,7 +429,7 @@ WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenan
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, t.external_id AS thread
+    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant
     AND r.created_at <= coalesce(
@@ -435,7 +446,7 @@ LIMIT :limit
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, t.external_id AS thread
+    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM threads t JOIN runs r ON r.thread_id = t.thread_id
 WHERE t.tenant = :tenant AND t.external_id = :thread
     AND r.created_at <= coalesce(
@@ -448,7 +459,7 @@ ORDER BY r.created_at DESC, r.run_id DESC
 LIMIT :limit
 
 -- name: thread
-SELECT thread_id, external_id AS thread, last_seq, created_at FROM threads
+SELECT thread_id, external_id AS thread, last_seq, created_at, position, left_by FROM threads
 WHERE tenant = :tenant AND external_id = :thread
 
 -- name: events_after

@@ -5,13 +5,14 @@ Like the moves themselves these are generators of statements; each assumes the l
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlive import errors, failpoints
 from outlive.model import Claim, EventKind, NewEvent, Offer, Run, Verdict, millis
-from outlive.states import State
+from outlive.states import Position, State
 from outlive.store import effect_steps
 from outlive.store.script import Statement, Steps, statement
 
@@ -93,7 +94,10 @@ def already_stored(run_id: str, batch: Sequence[NewEvent], expected: int) -> Ste
 
 def finish(run: Run, verdict: Verdict, *, source: State, step: int = 0) -> Steps[None]:
     """End a run whose thread lock is held; raises ``Fenced`` if the row is not as it was read."""
-    effects = (yield from effect_steps.close(run, verdict)) if run.epoch else None  # else it never ran
+    effects = None
+    if run.epoch:  # else it never ran
+        effects = yield from effect_steps.close(run, verdict)
+        verdict = dataclasses.replace(verdict, position=Position.UNKNOWN)  # its holder alone could look
     rows = yield finish_as(
         verdict,
         thread_id=run.thread_id,
@@ -136,6 +140,7 @@ def finish_as(
         output=verdict.output,
         error=verdict.error,
         detail=verdict.detail,
+        position=verdict.position.value if verdict.position else None,
         **{"raise": step},
         expected=expected,
         count=len(events),
