@@ -279,3 +279,23 @@ async def test_a_failure_between_the_wish_and_the_call_leaves_nothing_started(sq
     assert run.state is State.FAILED
     assert support.rows(sqlite_url) == []
     assert failpoints._armed == {}
+
+
+def test_a_declaration_that_cannot_work_is_refused_where_it_stands() -> None:
+    with pytest.raises(errors.Misconfigured, match="no parameter 'order'"):
+
+        @effects.effect("declared here", key="order")
+        async def without(booking: str) -> None:
+            """Has no such parameter."""
+
+    @effects.effect("declared here", key="booking")
+    async def first(booking: str) -> None:
+        """Has it."""
+
+    with pytest.raises(errors.Misconfigured, match="Two effects are named"):
+
+        @effects.effect("declared here", key="booking")
+        async def second(booking: str) -> None:
+            """Comes too late."""
+
+    assert (first.__name__, first.__doc__) == ("first", "Has it.")

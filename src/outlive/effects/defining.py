@@ -21,15 +21,64 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
-    """An effect's function and what was declared with it."""
+    """An effect's function and what was declared with it; ``words`` name the parameters that are its key."""
 
     name: str
     function: Callable[..., Any]
+    words: tuple[str, ...]
+    resource: Callable[..., str] | None
     options: dict[str, Any]
 
     async def run(self, inputs: dict[str, Any]) -> Any:
         """Call the function on the event loop's behalf: a blocking one in a thread."""
         return await asking.in_thread_or_coroutine(functools.partial(self.function, **inputs))
+
+    def check(self) -> None:
+        """Raise ``Misconfigured`` if the name is another's, or a parameter of the key is missing."""
+        known = DECLARED.get(self.name)
+        if known is not None and known._where != self._where:
+            raise errors.Misconfigured(f"Two effects are named {self.name!r}.", hint="Rename one of them.")
+        parameters = inspect.signature(self.function).parameters
+        missing = [word for word in self.words if word not in parameters]
+        if missing or not self.words:
+            raise errors.Misconfigured(
+                f"The effect {self.name!r} has no parameter {missing[0] if missing else 'for its key'!r}.",
+                hint="key names parameters of the function.",
+            )
+
+    @property
+    def _where(self) -> tuple[str, str]:
+        return self.function.__module__, self.function.__qualname__
+
+    def wrapped(self) -> Callable[..., Any]:
+        """Return the function that callers get in its place."""
+        signature = inspect.signature(self.function)
+
+        def asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            inputs = dict(bound.arguments)
+            return {
+                "key": [inputs[word] for word in self.words],
+                "inputs": inputs,
+                "call": functools.partial(self.function, **inputs),
+                "resource": self.resource(**inputs) if self.resource else None,
+                **self.options,
+            }
+
+        if inspect.iscoroutinefunction(self.function):
+
+            @functools.wraps(self.function)
+            async def once(*args: Any, **kwargs: Any) -> Any:
+                return await calling.once(self.name, **asked(args, kwargs))
+
+            return once
+
+        @functools.wraps(self.function)
+        def once_in_thread(*args: Any, **kwargs: Any) -> Any:
+            return calling.once_in_thread(self.name, **asked(args, kwargs))
+
+        return once_in_thread
 
 
 DECLARED: dict[str, Declared] = {}
@@ -71,53 +120,11 @@ def effect(
     }
 
     def declare(function: F) -> F:
-        signature = inspect.signature(function)
-        _check(name, function, words, signature)
-        DECLARED[name] = Declared(name=name, function=function, options=options)
+        declared = Declared(name=name, function=function, words=words, resource=resource, options=options)
+        declared.check()
+        DECLARED[name] = declared
         if compensate is not None:
             asking.UNDO[name] = asking.Undo(run=compensate, key_ttl=key_ttl)
-
-        def asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            inputs = dict(bound.arguments)
-            return {
-                "key": [inputs[word] for word in words],
-                "inputs": inputs,
-                "call": functools.partial(function, **inputs),
-                "resource": resource(**inputs) if resource else None,
-                **options,
-            }
-
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def once(*args: Any, **kwargs: Any) -> Any:
-                return await calling.once(name, **asked(args, kwargs))
-
-            return cast("F", once)
-
-        @functools.wraps(function)
-        def once_in_thread(*args: Any, **kwargs: Any) -> Any:
-            return calling.once_in_thread(name, **asked(args, kwargs))
-
-        return cast("F", once_in_thread)
+        return cast("F", declared.wrapped())
 
     return declare
-
-
-def _check(
-    name: str, function: Callable[..., Any], words: tuple[str, ...], signature: inspect.Signature
-) -> None:
-    known = DECLARED.get(name)
-    if known is not None and (known.function.__module__, known.function.__qualname__) != (
-        function.__module__,
-        function.__qualname__,
-    ):
-        raise errors.Misconfigured(f"Two effects are named {name!r}.", hint="Rename one of them.")
-    missing = [word for word in words if word not in signature.parameters]
-    if missing or not words:
-        raise errors.Misconfigured(
-            f"The effect {name!r} has no parameter {missing[0] if missing else 'for its key'!r}.",
-            hint="key names parameters of the function.",
-        )
