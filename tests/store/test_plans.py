@@ -53,11 +53,12 @@ SELECT 'viewer-' || run_id, run_id, created_at, created_at, created_at, 0 FROM r
     """INSERT INTO presence (viewer, run_id, thread_id, joined_at, lease_until, left_at, last_seq)
 SELECT 'of-' || thread_id, '', thread_id, created_at, created_at, created_at, 0 FROM threads""",
     """INSERT INTO event_bodies (run_id, digest, body) SELECT run_id, 'd', '1' FROM runs""",
-    """INSERT INTO effects (effect_id, tenant, name, key, generation, provider_key, fingerprint, kind, resource,
-    state, due, run_id, origin, thread_id, epoch, claim_token, calls, inputs, created_at)
+    """INSERT INTO effects (effect_id, tenant, name, key, generation, provider_key, fingerprint, kind,
+    resource, state, due, run_id, origin, thread_id, epoch, claim_token, calls, inputs, created_at)
 SELECT 'effect-' || run_id, tenant, 'charge', run_id, 1, 'k', 'f', 'reversible', 'resource-' || run_id,
     CASE pos WHEN 5 THEN 'unknown' WHEN 4 THEN 'intended' ELSE 'done' END,
-    CASE pos WHEN 5 THEN 'compensate' END, run_id, run_id, thread_id, 1, 't', 1, '{}', created_at FROM runs""",
+    CASE pos WHEN 5 THEN 'compensate' END, run_id, run_id, thread_id, 1, 't', 1, '{}', created_at
+FROM runs""",
     """INSERT INTO approvals (approval_id, tenant, name, key, granted_by, granted_at, expires_at)
 SELECT run_id, tenant, 'charge', run_id, 'ann', created_at, created_at FROM runs""",
     """INSERT INTO quota_uses (subject, run_id, created_at)
