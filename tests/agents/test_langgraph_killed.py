@@ -18,10 +18,10 @@ BOOKING = ["plan", "charge", "notify", "finish"]
 TESTS = pathlib.Path(__file__).parents[1]
 
 
-async def killed(database: str, armed: str) -> list[str]:
+async def killed(module: str, *arguments: str) -> list[str]:
     """What a process prints before a failpoint kills it."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agents.victim", database, armed),
+        *(sys.executable, "-m", module, *arguments),
         stdout=asyncio.subprocess.PIPE,
         cwd=TESTS,
     )
@@ -37,7 +37,7 @@ async def test_S07_a_process_killed_at_a_commit_repeats_one_node_at_most(
     on: bench.Bench, count: int, moment: str
 ) -> None:
     store = "sqlite" if on.on_sqlite else "postgres"
-    run_id, *ran = await killed(on.database, f"{store}.{moment}@{count}=kill")
+    run_id, *ran = await killed("agents.victim", on.database, f"{store}.{moment}@{count}=kill")
     run = await on.store.read(reads.run(run_id, None))
     trace = bench.Trace()
     agent = await on.agent(bench.booking(trace))
@@ -46,3 +46,34 @@ async def test_S07_a_process_killed_at_a_commit_repeats_one_node_at_most(
     both = [*ran, *trace.ended]
     assert sorted(set(both)) == sorted(BOOKING)
     assert len(both) <= len(BOOKING) + 1
+
+
+MOMENTS = {
+    "resume": ("commit@1", "committed@1", "committed@2", "over", "committed@4", "committed@7"),
+    "restart": ("over", "committed@2"),
+    "rollback": ("undone", "commit@2", "committed@2", "over", "committed@4"),
+}
+ENDS = {
+    "resume": [*BOOKING, "asked", *BOOKING],
+    "restart": ["plan", "charge", "asked", *BOOKING],
+    "rollback": ["asked", *BOOKING],
+}
+
+
+@pytest.mark.parametrize(
+    ("on_torn", "moment"), [(on_torn, moment) for on_torn, moments in MOMENTS.items() for moment in moments]
+)
+async def test_a_process_killed_anywhere_before_or_in_a_message_on_a_torn_thread_loses_and_repeats_nothing(
+    on: bench.Bench, on_torn: str, moment: str
+) -> None:
+    """Whatever was left is dealt with once, and the message is taken once: what repeats is one node, cut."""
+    store = "sqlite" if on.on_sqlite else "postgres"
+    point = f"{store}.{moment}" if moment.startswith("commit") else f"prelude.{moment}"
+    run_id, *ran = await killed("agents.prelude_victim", on.database, on_torn, f"{point}=kill")
+    run = await on.store.read(reads.run(run_id, None))
+    trace = bench.Trace()
+    agent = await on.agent(bench.booking(trace))
+    second = await on.again(agents.Context(run=run, claim=run.claim))
+    assert await bench.last_of(agent, second) == agents.Outcome(output={"steps": ENDS[on_torn]})
+    once = [*(["notify", "finish"] if on_torn == "resume" else []), *BOOKING]
+    assert len(once) <= len([*ran, *trace.ended]) <= len(once) + 1
