@@ -194,7 +194,7 @@ def looked(**seen: dict[str, object]) -> Doctor:
 
 
 def called(what: str, *, at: float) -> Doctor:
-    call = Call(at=at, what=what, step="charge", booking="4-notify", caller=1)
+    call = Call(at=at, what=what, step="charge", booking="4-notify", caller=1, key="another")
     return lambda found: replace(found, calls=(*found.calls, call))
 
 
