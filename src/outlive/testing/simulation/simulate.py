@@ -80,7 +80,8 @@ def _simulate(plan: Plan, broken: Sabotage, cast: Cast) -> Result:
     finally:
         history.ended_at = loop.time()
         history.final_runs = fleet.database.rows(
-            "SELECT r.*, t.external_id AS thread FROM runs r JOIN threads t USING (thread_id)"
+            "SELECT r.*, t.external_id AS thread, t.position AS thread_position, t.left_by"
+            " FROM runs r JOIN threads t USING (thread_id)"
         )
         history.final_events = [
             EventRow(**row)
