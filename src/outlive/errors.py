@@ -8,6 +8,7 @@
     │   ├── Forbidden            they hold, and do not reach that far: 403
     │   ├── NoTenant             the application let a request in without saying whose it is: 403
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
+    │   ├── Pruned               the events after the cursor are not kept any more: 410
     │   ├── KeyConflict          same idempotency key, other body: 409
     │   ├── EffectConflict       same effect and key, other inputs: 409
     │   ├── AlreadySettled       what became of the effect is known: 409
@@ -107,6 +108,23 @@ class NotFound(Refused):
     code = "not_found"
     status = 404
     default_hint = "Check the id, the database and the tenant: a run is visible to its own tenant only."
+
+
+class Pruned(Refused):
+    """The events after this cursor are not kept any more.
+
+    ``oldest`` and ``latest`` are those that are; ``snapshot`` is where what they came to is found.
+    """
+
+    code = "pruned"
+    status = 410
+    default_hint = "Take up the snapshot, and go on from right before the oldest event."
+
+    def __init__(self, *, oldest: int, latest: int | None, snapshot: str, run_id: str | None = None) -> None:
+        super().__init__(run_id=run_id)
+        self.oldest = oldest
+        self.latest = latest
+        self.snapshot = snapshot
 
 
 class KeyConflict(Refused):

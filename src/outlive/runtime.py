@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import importlib.util
 import threading
+import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -23,6 +24,7 @@ from outlive import (
     large,
     lease,
     presence,
+    retention,
     seams,
     shutdown,
     signals,
@@ -41,7 +43,7 @@ from outlive.limits import ByWhom, Limits
 from outlive.model import Event, EventKind, Run, Stop, Submitted, Thread
 from outlive.policy import RunPolicy
 from outlive.states import Reason, State
-from outlive.store import bodies, reads, watching
+from outlive.store import bodies, pruning, reads, watching
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -58,6 +60,8 @@ class Outlive:
     ``agent_limits`` for the agents named there, over all processes on the database that were given them.
     ``artifacts`` is a directory, the same for all processes, for the files that agents make.
     ``max_event_bytes``: of what an agent yields that is larger only a placeholder is recorded.
+    ``retention``: how many seconds after its end a run's events are taken away (None: never); its record, its
+    end event and its last state stay.
 
     Use it as an async context manager, or as a FastAPI lifespan (``lifespan=outlive.lifespan``).
     """
@@ -76,6 +80,7 @@ class Outlive:
         agent_limits: Mapping[str, Limits] | None = None,
         artifacts: str | Path | None = None,
         max_event_bytes: int = large.MAX_EVENT_BYTES,
+        retention: float | None = None,
     ) -> None:
         self.signals = signals.Signals()
         self.registry = Registry(agents, hidden=_hidden())
@@ -88,6 +93,7 @@ class Outlive:
         self.artifact_root = Root(Path(artifacts)) if artifacts is not None else None
         self.limits = ByWhom(principals=limits, agents=agent_limits or {})
         self._max_event_bytes = max_event_bytes
+        self._retention = retention
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -113,6 +119,10 @@ class Outlive:
             "presence": self.presence.run(),
             "disconnect": self._disconnect.run(),
         }
+        if self._retention is not None:
+            duties["retention"] = retention.Retention(
+                self.store, self._retention, happenings=self.signals
+            ).run()
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
         self._ready = True
         return self
@@ -319,6 +329,21 @@ class Outlive:
             if left is not None:
                 self.presence.leave(present, left)
 
+    async def check_kept(self, run: Run, after: int) -> None:
+        """Raise ``Pruned`` if retention took what follows ``after``; 0 is the start of whatever is kept."""
+        if after and run.state.terminal and after < run.last_seq:
+            oldest = await self.store.read(pruning.oldest(run.run_id))
+            if after < oldest - 1:
+                where = f"/runs/{run.run_id}"
+                raise errors.Pruned(oldest=oldest, latest=run.last_seq, snapshot=where, run_id=run.run_id)
+
+    async def check_thread_kept(self, thread: Thread, after: int) -> None:
+        """The same of a thread, in its own sequence."""
+        oldest = await self.store.read(pruning.oldest_of_thread(thread.thread_id)) if after else 1
+        if after and after < oldest - 1:
+            where = f"/threads/{urllib.parse.quote(thread.thread, safe='')}"
+            raise errors.Pruned(oldest=oldest, latest=thread.last_seq, snapshot=where)
+
     async def events(
         self, run_id: str, *, after: int = 0, limit: int = 1000, tenant: str | None = ""
     ) -> list[Event]:
@@ -326,7 +351,9 @@ class Outlive:
 
         There may be more although these are fewer: together they have a few MiB at most.
         """
-        subscription.check_cursor(await self.run(run_id, tenant=tenant), after)
+        run = await self.run(run_id, tenant=tenant)
+        subscription.check_cursor(run, after)
+        await self.check_kept(run, after)
         return await subscription.page(self.store, run_id, after, limit)
 
     async def event(self, run_id: str, seq: int, *, tenant: str | None = "") -> Event:
@@ -349,6 +376,7 @@ class Outlive:
 
     async def thread_events(self, thread: Thread, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return up to ``limit`` committed events of a thread's runs after ``after`` in its own sequence."""
+        await self.check_thread_kept(thread, after)
         return await subscription.thread_page(self.store, thread.thread_id, after, limit)
 
     async def result(self, run_id: str, *, tenant: str | None = "") -> Run:

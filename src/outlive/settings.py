@@ -121,6 +121,12 @@ class Settings(pydantic.BaseModel):
         le=1 << 29,
         description="Bytes that one event of an agent may have; of a larger one a placeholder is recorded.",
     )
+    retention: float | None = Field(
+        None,
+        ge=0,
+        description="Seconds after its end at which a run's events are taken away; its record, its end and"
+        " its last state stay. None: never.",
+    )
     agent_limits: dict[str, AgentLimits] = Field(
         default_factory=dict,
         description="Limits of agents by name: running, queued, per_minute, request_bytes. JSON in a"

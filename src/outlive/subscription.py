@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from outlive import errors
 from outlive.model import Event, EventKind, Run, Thread
-from outlive.store import Store, reads, wakeup
+from outlive.store import Store, pruning, reads, wakeup
 from outlive.store.script import Script
 
 T = TypeVar("T")
@@ -44,15 +44,37 @@ class Pages:
         return True
 
 
+def _check_whole(events: Sequence[Event], after: int) -> None:
+    """Raise ``Pruned`` if what followed ``after`` is gone; who has seen nothing begins with what there is."""
+    if after and events[0].seq != after + 1:
+        run_id = events[0].run_id
+        raise errors.Pruned(oldest=events[0].seq, latest=None, snapshot=f"/runs/{run_id}", run_id=run_id)
+
+
+async def _start_of_thread(store: Store, thread_id: str, after: int) -> int:
+    """Return where a thread that was pruned begins; raises ``Pruned`` for who had seen a part of it."""
+    oldest = await store.read(pruning.oldest_of_thread(thread_id))
+    if after or oldest <= 1:
+        raise errors.Pruned(oldest=oldest, latest=None, snapshot="/threads")
+    return oldest - 1
+
+
 async def page(store: Store, run_id: str, after: int, limit: int) -> list[Event]:
     """Return up to ``limit`` events of a run after ``after``: fewer if they have more than ``PAGE_BYTES``."""
-    return await _page(lambda place, size: reads.events(run_id, place, size), after, limit, store)
+    found = await _page(functools.partial(reads.events, run_id), after, limit, store)
+    if found:
+        _check_whole(found, after)
+    return found
 
 
 async def thread_page(store: Store, thread_id: str, after: int, limit: int) -> list[Event]:
     """The same of a thread, in its own sequence."""
     read = functools.partial(reads.thread_events, thread_id)
-    return await _page(read, after, limit, store, of_thread=True)
+    found = await _page(read, after, limit, store, of_thread=True)
+    if found and found[-1].thread_seq - after != len(found):
+        after = await _start_of_thread(store, thread_id, after)
+        found = await _page(read, after, limit, store, of_thread=True)
+    return found
 
 
 async def _page(
@@ -138,6 +160,7 @@ async def looks(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator[
             )
             pages.full(look.events)
             if look.events:
+                _check_whole(look.events, after)
                 yield look
                 after = look.events[-1].seq
             if look.over:
@@ -228,6 +251,9 @@ async def thread_looks(store: Store, thread_id: str, *, after: int = 0) -> Async
             read = functools.partial(_read_thread, store, thread_id, after, pages.size)
             look = await _look(store, topic, after, read)
             pages.full(look.events)
+            if look.events and look.events[-1].thread_seq - after != len(look.events):
+                after = await _start_of_thread(store, thread_id, after)
+                continue
             if look.events:
                 yield look
                 after = look.events[-1].thread_seq

@@ -83,6 +83,31 @@ def test_a_run_is_shown_with_its_record(here: Here, history: tuple[str, list[str
     assert "a thread [/red]" in text.out
 
 
+def test_old_events_are_taken_away_once_and_the_records_stay(
+    here: Here, history: tuple[str, list[str]]
+) -> None:
+    database, ids = history
+    unsaid = here("prune", "-d", database)
+    assert unsaid.code == 2
+    assert "--retention" in unsaid.err
+    assert here("prune", "-d", database, "--retention", "86400").out == "0 events of 0 runs are gone.\n"
+    done = here("prune", "-d", database, "--retention", "0", "--json")
+    assert json.loads(done.out) == {"runs": 4, "events": 8}
+    assert here("prune", "-d", database, "--retention", "0").out == "0 events of 0 runs are gone.\n"
+    assert json.loads(here("runs", "show", ids[0], "-d", database, "--json").out)["state"] == "succeeded"
+    assert here("runs", "follow", ids[0], "-d", database).out.split()[0] == "3"
+    gone = here("runs", "follow", ids[0], "-d", database, "--after", "1")
+    assert gone.code == 1
+    assert "not kept any more" in gone.err
+
+
+def test_the_record_that_is_shown_says_who_watched(here: Here, history: tuple[str, list[str]]) -> None:
+    database, ids = history
+    watched = json.loads(here("runs", "show", ids[0], "-d", database, "--json").out)["watched"]
+    assert (watched["delivery"], watched["viewers"], watched["watching"]) == ("delivered", 1, 0)
+    assert "delivered" in here("runs", "show", ids[0], "-d", database).out
+
+
 def test_a_run_is_followed_from_a_cursor_to_its_end(here: Here, history: tuple[str, list[str]]) -> None:
     database, ids = history
     whole = here("runs", "follow", ids[0], "--json", "-d", database)

@@ -51,7 +51,7 @@ def faults(database: str) -> list[str]:
 
 def _faults_of_run(run: Row, events: list[Row]) -> list[str]:
     name, found = f"run {run['run_id']}", []
-    if [event["seq"] for event in events] != list(range(1, run["last_seq"] + 1)):
+    if [event["seq"] for event in events] != list(range(run["oldest_seq"], run["last_seq"] + 1)):
         found.append(f"{name}: seqs {[event['seq'] for event in events]}, last_seq {run['last_seq']}")
     ends = [event for event in events if event["kind"] == "end"]
     if len(ends) != (run["state"] in TERMINAL):
@@ -65,7 +65,7 @@ def _faults_of_run(run: Row, events: list[Row]) -> list[str]:
     epochs = [event["epoch"] for event in events]
     if epochs != sorted(epochs):
         found.append(f"{name}: epochs go back: {epochs}")
-    opened: set[int] = set()
+    opened: set[int] = set() if run["oldest_seq"] == 1 else set(epochs)
     for event in events:
         if event["kind"] == "attempt":
             opened.add(event["epoch"])
@@ -76,8 +76,10 @@ def _faults_of_run(run: Row, events: list[Row]) -> list[str]:
 
 def _faults_of_thread(thread: Row, runs: list[Row], events: list[Row]) -> list[str]:
     thread_id, found = thread["thread_id"], []
-    own = sorted(event["thread_seq"] for event in events if event["thread_id"] == thread_id)
-    if own != list(range(1, thread["last_seq"] + 1)):
+    oldest = thread["oldest_seq"]
+    all_ = (event["thread_seq"] for event in events if event["thread_id"] == thread_id)
+    own = sorted(seq for seq in all_ if seq >= oldest)
+    if own != list(range(oldest, thread["last_seq"] + 1)):
         found.append(f"thread {thread_id}: seqs {own}, last_seq {thread['last_seq']}")
     running = [run for run in runs if run["thread_id"] == thread_id and run["state"] == "running"]
     if len(running) > 1:

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import doctor, effects, keys, runs, serving, settings
+from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -47,6 +47,7 @@ app.add_typer(keys.app, name="keys")
 app.command("serve")(serving.serve)
 app.command("worker")(serving.work)
 app.command("migrate")(serving.migrate)
+app.command("prune")(pruning.prune)
 app.command("settings")(settings.show)
 app.command("doctor")(doctor.look)
 

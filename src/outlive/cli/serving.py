@@ -105,6 +105,7 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         agent_limits=chosen.limits_by_agent,
         artifacts=chosen.artifacts,
         max_event_bytes=chosen.max_event_bytes,
+        retention=chosen.retention,
     )
 
 

@@ -151,6 +151,7 @@ class _Native:
             )
         run = await self.outlive.run(named, tenant=_tenant(request))
         after = streaming.position(run, cursor, streaming.CURSOR)
+        await self.outlive.check_kept(run, after)
         viewer = seams.new_id() if _wants_events(request) else None
         return self._answer(request, run, Admitted.ATTACHED, viewer, after)
 
@@ -226,6 +227,7 @@ class _Native:
             more = bool(page) and page[-1].seq < run.last_seq
             shown = [streaming.shown(event) for event in page]
             return body.Json({"run_id": run_id, "events": shown, "more": more})
+        await self.outlive.check_kept(run, position)
         where = request.url.path
         headers = {"Location": where, "Content-Location": where.removesuffix("/events")}
         if streaming.at_the_end(run, position):
@@ -278,6 +280,7 @@ class _Native:
             shown = [streaming.thread_shown(event, found.thread_id) for event in page]
             more = bool(page) and page[-1].thread_seq < found.last_seq
             return body.Json({"thread": found.thread, "events": shown, "more": more})
+        await self.outlive.check_thread_kept(found, position)
         where = request.url.path
         return streaming.thread_stream(
             self.outlive,

@@ -54,6 +54,8 @@ def describe(failure: errors.OutliveError) -> dict[str, Any]:
         described["position"] = failure.position
     if failure.field is not None:
         described["field"] = failure.field
+    if isinstance(failure, errors.Pruned):
+        described |= {"oldest": failure.oldest, "latest": failure.latest, "snapshot": failure.snapshot}
     return described
 
 

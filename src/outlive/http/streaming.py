@@ -127,6 +127,8 @@ async def _frames(
     await outlive.presence.join(present, recorded=recorded)
     async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
         async for look in looks:
+            if not present.seen and look.events[0].seq > 1:
+                yield _pruned_frame(look.events[0].seq, f"/runs/{present.run_id}")
             for piece, seen in look.once(_pieces):
                 yield piece
                 present.seen = seen
@@ -139,9 +141,16 @@ async def _thread_frames(
     make = _thread_pieces(thread_id)
     async with aclosing(subscription.thread_looks(outlive.store, thread_id, after=present.seen)) as looks:
         async for look in looks:
+            if not present.seen and look.events[0].thread_seq > 1:
+                yield _pruned_frame(look.events[0].thread_seq, None)
             for piece, seen in look.once(make):
                 yield piece
                 present.seen = seen
+
+
+def _pruned_frame(oldest: int, snapshot: str | None) -> bytes:
+    """Say that what was before ``oldest`` is not kept.  It has no id: no cursor may point before it."""
+    return sse.frame(event="pruned", data=json.dumps({"oldest": oldest, "snapshot": snapshot}))
 
 
 def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:

@@ -27,10 +27,13 @@ def keep(holder: Claim, body: str) -> Steps[None]:
 
 @script(reads=True)
 def event(run_id: str, seq: int) -> Steps[Event]:
-    """Return one event, whole; raises ``NotFound``."""
+    """Return one event, whole; raises ``NotFound``, ``Pruned``."""
     rows = yield statement("events_after", run_id=run_id, after=seq - 1, limit=1)
-    if not rows or rows[0]["seq"] != seq:
+    if not rows or seq < 1:
         raise errors.NotFound(f"The run has no event {seq}.", run_id=run_id)
+    if rows[0]["seq"] != seq:
+        oldest = rows[0]["seq"]
+        raise errors.Pruned(oldest=oldest, latest=None, snapshot=f"/runs/{run_id}", run_id=run_id)
     found = Event.from_row(rows[0])
     digest = large.digest_in(found.payload)
     if digest is None:

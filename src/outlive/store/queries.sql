@@ -562,6 +562,42 @@ FROM watched
 -- name: seen_of_thread
 SELECT seq FROM events WHERE run_id = :run_id AND thread_seq <= :thread_seq ORDER BY seq DESC LIMIT 1
 
+-- ------------------------------------------------------------------ retention
+
+-- name: to_prune
+SELECT run_id FROM runs
+WHERE ended_at IS NOT NULL AND pruned_at IS NULL AND ended_at <= {now} - :retention_ms
+ORDER BY ended_at
+LIMIT :limit
+
+-- name: pruned_so_far
+SELECT thread_id, oldest_seq, last_seq FROM runs
+WHERE run_id = :run_id AND ended_at IS NOT NULL AND pruned_at IS NULL
+
+-- name: newest_state
+SELECT seq FROM events WHERE run_id = :run_id AND seq > :after AND kind = 'chunk' AND mode = 'values'
+ORDER BY seq DESC
+LIMIT 1
+
+-- name: prune_run
+UPDATE runs SET oldest_seq = :oldest, pruned_at = CASE WHEN :done THEN {now} END
+WHERE run_id = :run_id AND ended_at IS NOT NULL AND pruned_at IS NULL
+
+-- name: prune_thread
+UPDATE threads SET oldest_seq = :oldest_seq WHERE thread_id = :thread_id AND oldest_seq < :oldest_seq
+
+-- name: prune_events
+DELETE FROM events WHERE run_id = :run_id AND seq < :oldest
+
+-- name: prune_bodies
+DELETE FROM event_bodies WHERE run_id = :run_id AND NOT (digest {in:kept})
+
+-- name: oldest_of_run
+SELECT oldest_seq FROM runs WHERE run_id = :run_id
+
+-- name: oldest_of_thread
+SELECT oldest_seq FROM threads WHERE thread_id = :thread_id
+
 -- ------------------------------------------------------------------ the database itself
 
 -- name: any_table [sqlite]

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from outlive.testing.store_checks import apart, guards, keys, ledger, moving, order, replies, watching
+from outlive.testing.store_checks import apart, guards, keys, ledger, moving, order, replies, taking, watching
 from outlive.testing.store_checks.bench import CHECKS, Check
 
-__all__ = ["CHECKS", "Check", "apart", "guards", "keys", "ledger", "moving", "order", "replies", "watching"]
+__all__ = [
+    "CHECKS",
+    "Check",
+    "apart",
+    "guards",
+    "keys",
+    "ledger",
+    "moving",
+    "order",
+    "replies",
+    "taking",
+    "watching",
+]
