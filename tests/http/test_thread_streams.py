@@ -84,6 +84,7 @@ async def test_a_page_of_a_thread_goes_on_after_a_cursor(service: Service) -> No
     assert (await service.http.get("/threads/t/events?after=3", headers=PAGE)).json() == {
         "thread": "t",
         "events": rest["events"][1:],
+        "more": False,
     }
 
 
