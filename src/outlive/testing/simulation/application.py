@@ -177,5 +177,5 @@ class Watched:
             async for item in items:
                 if isinstance(item, agents.Chunk):
                     payload = encoding.encode(item.data).text
-                    self._history.yielded.append(Yielded(context.run.run_id, context.attempt, payload))
+                    self._history.yielded.append(Yielded(context.run.run_id, context.claim.epoch, payload))
                 yield item

@@ -55,7 +55,7 @@ class World:
     async def call(self, operation: str, order: str, call: Call, context: agents.Context) -> str:
         """Have an effect, unless the line breaks first; it may break after it, or long before."""
         loop = asyncio.get_running_loop()
-        self.began.append((context.run.run_id, context.attempt, loop.time()))
+        self.began.append((context.run.run_id, context.claim.epoch, loop.time()))
         luck = self._luck(operation, order)
         if luck % 11 == 0:
             await asyncio.sleep(0.05)
