@@ -86,7 +86,7 @@ class StepsAgent:
                 return
             await asyncio.sleep(wanted["pace"])
             for number in range(wanted["chunks"]):
-                yield self._chunk(context, [step, number, context.attempt])
+                yield self._chunk(context, [step, number, context.claim.epoch])
             if wanted.get("fails_at") == step:
                 raise ValueError("as the plan wants it")
             await self.do(context, step)
@@ -110,10 +110,10 @@ class StepsAgent:
 
     async def _call(self, context: agents.Context, step: int) -> bool:
         provider, process = self._process.fleet.provider, self._process.name
-        return await provider.call(context.run, step, context.attempt, process)
+        return await provider.call(context.run, step, context.claim.epoch, process)
 
     def _chunk(self, context: agents.Context, data: list[int]) -> agents.Chunk:
         payload = json.dumps(data, separators=(",", ":"))
-        given = Yielded(context.run.run_id, context.attempt, payload)
+        given = Yielded(context.run.run_id, context.claim.epoch, payload)
         self._process.fleet.history.yielded.append(given)
         return agents.Chunk(data=data)
