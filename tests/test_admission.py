@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from outlive import admission, policy
-from outlive.admission import Accept, LiveRun, Reject, SameIntent
-from outlive.states import Reason, State
+from outlive.admission import Accept, Decision, Left, LiveRun, Look, Reject, SameIntent, Standing, Unasked
+from outlive.policy import OnTorn
+from outlive.states import Position, Reason, State
 
 QUEUED, RUNNING = LiveRun(run_id="q", state=State.QUEUED), LiveRun(run_id="r", state=State.RUNNING)
 BUSY = ([QUEUED], [RUNNING], [RUNNING, QUEUED])
@@ -23,6 +24,47 @@ def test_an_idle_thread_takes_a_message_at_once_whatever_the_policy() -> None:
 def test_a_busy_thread_queues_or_rejects_as_declared(live: list[LiveRun]) -> None:
     assert admission.admit(live, policy.chat(on_busy="enqueue")) == Accept(at_once=False)
     assert admission.admit(live, policy.chat(on_busy="reject")) == Reject(run_id=live[0].run_id)
+
+
+def onto(position: Position, on_torn: OnTorn, *, answers: bool = False) -> Decision:
+    """What becomes of a message on an idle thread that stands so."""
+    standing = Standing(position=position, left_by="l")
+    return admission.admit([], policy.chat(on_torn=on_torn), standing, answers=answers)
+
+
+@pytest.mark.parametrize("on_torn", OnTorn)
+def test_an_idle_thread_takes_or_refuses_a_message_as_it_stands_and_as_declared(on_torn: OnTorn) -> None:
+    taken = Accept(at_once=True)
+    torn, waiting = (Left(run_id="l", position=each) for each in (Position.TORN, Position.WAITING))
+    assert onto(Position.CLEAN, on_torn) == taken
+    assert onto(Position.UNKNOWN, on_torn) == Look()
+    assert onto(Position.TORN, on_torn) == (torn if on_torn is OnTorn.REJECT else taken)
+    goes_over_it = on_torn in (OnTorn.RESTART, OnTorn.ROLLBACK)
+    assert onto(Position.WAITING, on_torn) == (taken if goes_over_it else waiting)
+
+
+@pytest.mark.parametrize("on_torn", OnTorn)
+def test_an_answer_is_taken_where_a_question_stands_and_nowhere_else(on_torn: OnTorn) -> None:
+    assert onto(Position.WAITING, on_torn, answers=True) == Accept(at_once=True)
+    assert onto(Position.CLEAN, on_torn, answers=True) == Unasked()
+    assert onto(Position.TORN, on_torn, answers=True) == Unasked()
+    assert onto(Position.UNKNOWN, on_torn, answers=True) == Look()
+
+
+@pytest.mark.parametrize("live", BUSY)
+@pytest.mark.parametrize("on_busy", policy.OnBusy)
+def test_an_answer_is_never_queued_behind_a_live_run(on_busy: policy.OnBusy, live: list[LiveRun]) -> None:
+    standing = Standing(position=Position.WAITING, left_by="l")
+    decided = admission.admit(live, policy.chat(on_busy=on_busy), standing, answers=True)
+    assert decided == Reject(run_id=live[0].run_id)
+
+
+@pytest.mark.parametrize("position", Position)
+def test_a_busy_thread_stands_nowhere_yet(position: Position) -> None:
+    standing = Standing(position=position, left_by="l")
+    for on_torn in OnTorn:
+        queued = admission.admit([RUNNING], policy.chat(on_torn=on_torn), standing)
+        assert queued == Accept(at_once=False)
 
 
 GOES_ON = {
