@@ -24,12 +24,13 @@ from packaging.requirements import Requirement
 from typer.main import get_command
 
 import outlive
-from outlive import errors, policy, states
+from outlive import admission, errors, policy, states
 from outlive.cli import app as command_line
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 HTTP = (ROOT / "docs" / "http.md").read_text()
+THREADS = (ROOT / "docs" / "threads.md").read_text()
 WITHIN = 20.0
 
 
@@ -230,6 +231,39 @@ def test_the_commands_in_the_README_are_there() -> None:
     used = set(re.findall(r"^(?:\.venv/bin/)?outlive (\w+)", "\n".join(blocks(README, "")), re.MULTILINE))
     assert used == {"serve", "worker", "runs", "migrate"}
     assert used <= set(group.list_commands(None))  # type: ignore[attr-defined]
+
+
+TAKEN = {
+    ("clean", "resume"): "starts",
+    ("clean", "restart"): "starts",
+    ("clean", "reject"): "starts",
+    ("clean", "rollback"): "starts",
+    ("waiting", "restart"): "starts over",
+    ("waiting", "rollback"): "taken back, then starts",
+    ("torn", "resume"): "finished first, then starts",
+    ("torn", "restart"): "starts over",
+    ("torn", "rollback"): "taken back, then starts",
+}
+
+
+def test_what_a_message_does_on_an_idle_thread_is_what_the_page_says() -> None:
+    table = rows(THREADS, "| the thread is |")
+    assert [cells[0].strip("`") for cells in table] == ["clean", "waiting", "torn"]
+    for cells in table:
+        position = states.Position(cells[0].strip("`"))
+        standing = admission.Standing(position=position, left_by="l")
+        for on_torn, shown in zip(policy.OnTorn, cells[1:], strict=True):
+            decision = admission.admit([], policy.chat(on_torn=on_torn), standing)
+            refused = isinstance(decision, admission.Left)
+            assert shown == (f"409 `thread_{position}`" if refused else TAKEN[position, on_torn])
+
+
+def test_what_a_message_does_on_a_busy_thread_is_what_the_page_says() -> None:
+    live = [admission.LiveRun(run_id="r", state=states.State.RUNNING)]
+    for answers, cells in zip((False, True), rows(THREADS, "| the message |"), strict=True):
+        for on_busy, shown in zip(policy.OnBusy, cells[1:], strict=True):
+            decision = admission.admit(live, policy.chat(on_busy=on_busy), answers=answers)
+            assert shown == ("queued" if isinstance(decision, admission.Accept) else "409 `thread_busy`")
 
 
 def test_every_error_that_a_client_can_meet_is_documented() -> None:
