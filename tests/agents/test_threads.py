@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
@@ -205,6 +206,70 @@ async def test_resume_behind_a_nodes_update_repeats_nothing_although_nothing_was
         run = await Threads(service).sent(ASKED)
     assert run.public()["output"] == {"steps": [*BOOKING, "asked", *BOOKING]}
     assert trace.ended == [*BOOKING, *BOOKING]
+
+
+async def test_resume_runs_no_node_of_a_parallel_step_again_that_was_finished(database: str) -> None:
+    trace = bench.Trace()
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(bench.Steps)
+    for node in ("fast", "slow", "join"):
+        builder.add_node(node, trace.node(node))
+    builder.add_edge(START, "fast")
+    builder.add_edge(START, "slow")
+    builder.add_edge(["fast", "slow"], "join")
+    async with serving(database, builder.compile()) as service:
+        threads = Threads(service)
+        trace.hold("slow")
+        first = await service.submit("graph", {"steps": []}, thread="t")
+        await trace.until_ended("fast")
+        await trace.until("slow")
+        async with asyncio.timeout(bench.WITHIN), aclosing(service.follow(first.run.run_id)) as events:
+            async for event in events:  # its write is stored before its update is shown
+                if event.mode == "updates":
+                    break
+        await service.stop(first.run.run_id)
+        await threads.ended(first.run)
+        trace.ended.clear()
+        run = await threads.sent(ASKED)
+    assert trace.ended[:2] == ["slow", "join"]
+    assert run.public()["output"]["steps"].count("join") == 2
+
+
+async def test_what_is_finished_first_is_called_as_it_was_begun(database: str) -> None:
+    colours: list[Any] = []
+
+    async def paint(state: bench.Steps, config: RunnableConfig) -> dict[str, list[str]]:
+        await trace.visit("paint")
+        colours.append(config["configurable"].get("colour"))
+        return {"steps": ["paint"]}
+
+    trace = bench.Trace()
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(bench.Steps)
+    builder.add_node("paint", paint)
+    builder.add_edge(START, "paint")
+    async with serving(database, builder.compile()) as service:
+        threads = Threads(service)
+        red, blue = ({"config": {"configurable": {"colour": colour}}} for colour in ("red", "blue"))
+        await threads.cut(trace, "paint", metadata=red)
+        await threads.sent(ASKED, metadata=blue)
+    assert colours == ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("on_torn", "steps"), [("restart", ["plan", "asked", "plan"]), ("rollback", ["asked", "plan"])]
+)
+async def test_a_message_that_goes_over_a_question_says_so(
+    database: str, on_torn: str, steps: list[str]
+) -> None:
+    async with serving(database, asking(bench.Trace()), on_torn) as service:
+        threads = Threads(service)
+        await threads.sent()
+        submitted = await service.submit("graph", ASKED, thread="t")
+        run, log = await threads.ended(submitted.run)
+        assert run.state is State.WAITING
+        assert run.public()["output"]["steps"] == steps
+        assert codes(log) == ["restarted" if on_torn == "restart" else "rolled_back"]
+        answered = await threads.sent(ANSWER)
+    assert answered.public()["output"]["steps"] == [*steps, "yes", "finish"]
 
 
 async def test_restart_says_in_the_record_what_it_leaves_behind(database: str) -> None:
