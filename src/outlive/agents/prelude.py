@@ -54,11 +54,8 @@ class Prelude:
         """Tell what an earlier run has left part-way; None: nothing, or this run's own call has begun."""
         position, state = await stands(self.graph, self.thread)
         chain = _chain(state.metadata)
-        run = self.context.run
-        if chain == run.origin:
+        if chain == self.context.run.origin:
             return None
-        if run.thread_position is Position.WAITING and chain != _derived(run):
-            position = Position.WAITING  # the run that asked has said so itself
         return None if position is Position.CLEAN else Left(position=position, chain=chain)
 
     async def policy(self, left: Left) -> OnTorn:
