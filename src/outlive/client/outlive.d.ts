@@ -6,7 +6,8 @@
  * Leaving never stops a run; only `stop` asks for that. Times are in milliseconds.
  *
  * @typedef {{agent: string, input?: unknown, thread?: string, metadata?: Record<string, unknown>,
- *   on_disconnect?: "cancel" | "continue", on_busy?: "reject" | "enqueue", not_before?: number}} NewRun
+ *   on_disconnect?: "cancel" | "continue", on_busy?: "reject" | "enqueue",
+ *   on_torn?: "resume" | "restart" | "reject" | "rollback", not_before?: number}} NewRun
  * @typedef {Record<string, any> & {run_id: string, state: string}} RunRecord  a run as the server records it
  * @typedef {"attempt" | "restart" | "chunk" | "note" | "end" | "gap"} EventType
  * @typedef {{type: EventType, id: string, seq: number, epoch: number, mode: string | null, data: any}} RunEvent
@@ -33,6 +34,7 @@ export type NewRun = {
     metadata?: Record<string, unknown>;
     on_disconnect?: "cancel" | "continue";
     on_busy?: "reject" | "enqueue";
+    on_torn?: "resume" | "restart" | "reject" | "rollback";
     not_before?: number;
 };
 export type RunRecord = Record<string, any> & {
