@@ -73,12 +73,19 @@ class Service:
         """Make a run, wait for its end, and return its record."""
         made = await self.create(agent, input, **more)
         await self.follow(f"/runs/{made['run_id']}/events")
-        await self.leavings()
+        await self.leavings(made["run_id"])
         record: dict[str, Any] = (await self.http.get(f"/runs/{made['run_id']}")).json()
         return record
 
-    async def leavings(self) -> None:
-        """Wait until everybody who left is on record as gone."""
+    async def leavings(self, run_id: str | None = None) -> None:
+        """Wait until every viewer, or every one of this run, has left and is on record as gone.
+
+        A client has the end of a stream before its server knows that it is over.
+        """
+        viewers = self.outlive.presence._viewers
+        async with asyncio.timeout(WITHIN):
+            while any(run_id in (None, one.run_id) for one in viewers.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
         while tasks := set(self.outlive.presence._tasks):
             await asyncio.wait(tasks, timeout=WITHIN)
 
