@@ -77,6 +77,8 @@ async def test_an_approval_over_HTTP_lets_the_effect_start_and_a_bad_one_is_refu
         {"name": "", "key": "b1"},
         {"name": "charge", "key": "x" * (1 << 17)},
         {"name": "charge", "key": 1.5},
+        {"name": "charge", "key": True},
+        {"name": "charge", "key": [7.0]},
         {"name": "charge"},
         {"name": "charge", "key": "b1", "lasts": 0},
         {"name": "charge", "key": "b1", "by": "ann"},

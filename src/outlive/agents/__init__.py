@@ -188,8 +188,15 @@ def _untagged(read: dict[str, Any]) -> Any:
         case {"$outlive": "bytes", "value": str(encoded)}:
             return base64.b64decode(encoded)
         case {"$outlive": "dict", "value": list(pairs)}:
-            return {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
+            return {_hashable(key): value for key, value in pairs}
     return read
+
+
+def _hashable(key: Any) -> Any:
+    """What may be a key, in place of what was a tuple or a frozen object: neither lists nor dicts may."""
+    if isinstance(key, list):
+        return tuple(map(_hashable, key))
+    return tuple((name, _hashable(part)) for name, part in key.items()) if isinstance(key, dict) else key
 
 
 def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:

@@ -7,11 +7,12 @@ had definitely no effect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -48,6 +49,19 @@ class Call:
 
 CALL: ContextVar[Call | None] = ContextVar("outlive_effect", default=None)
 """The effect whose call this is, for the code within."""
+WITHIN: ContextVar[frozenset[tuple[str, str]]] = ContextVar("outlive_effects", default=frozenset())
+"""The names and keys of every effect that this code is a part of: one of them would wait for itself."""
+
+
+@contextlib.contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """Be within the call of an effect."""
+    of, within = CALL.set(call), WITHIN.set(WITHIN.get() | {(call.name, call.key)})
+    try:
+        yield
+    finally:
+        WITHIN.reset(within)
+        CALL.reset(of)
 
 
 class Declined(Exception):
@@ -223,11 +237,19 @@ def _word(part: object) -> str:
         raise errors.InvalidInput(
             f"key must be text, a whole number, or a list of these, not {type(part).__name__}.", field="key"
         )
-    text = str(part)
+    # What it holds, whatever a subclass says: an enumeration's member is its value once it was stored.
+    text = str.__str__(part) if isinstance(part, str) else _digits(part)
     if not text:
         raise errors.InvalidInput("key is empty.", field="key")  # what forgot its number would be one effect
     names.check_name("key", text)
     return text
+
+
+def _digits(number: int) -> str:
+    try:
+        return int.__repr__(number)
+    except ValueError:  # Python writes no number of thousands of digits
+        raise errors.InvalidInput("key is too long a number.", field="key") from None
 
 
 def _kind(kind: Kind | str) -> Kind:

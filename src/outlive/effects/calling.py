@@ -158,9 +158,10 @@ async def execute(current: Ledger, asked: Asked) -> Any:
             "A graph that has effects must write its checkpoints as it goes.",
             hint="Declare durability sync or async in the agent's policy.",
         )
-    within = asking.CALL.get()
-    if within is not None and (within.name, within.key) == (asked.wish.name, asked.wish.key):
-        raise errors.Misconfigured(f"The effect {within.name} wants itself.", hint="Give each its own key.")
+    if (asked.wish.name, asked.wish.key) in asking.WITHIN.get():
+        raise errors.Misconfigured(
+            f"The effect {asked.wish.name} wants itself.", hint="Give each its own key."
+        )
     repeated = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_Again), **_bounds(current, asked.budget), reraise=True
     )
@@ -286,17 +287,15 @@ async def _called(current: Ledger, asked: Asked, wish: ledger.Wish, effect: Effe
         current.held.end(Halt.LOST)
         raise errors.Fenced(run_id=current.run.run_id, effect_id=effect.effect_id)
     failpoints.reach("effects.call")
-    within = asking.CALL.set(Call.of(effect))
     try:
-        value = await _identical(current, asked, effect)
+        with asking.calling(Call.of(effect)):
+            value = await _identical(current, asked, effect)
     except Exception as failure:
         await _cut_off(current, asked, wish, effect, failure)
         raise
     except BaseException:
         current.leave_unknown(effect)  # not awaited: this task is being cancelled
         raise
-    finally:
-        asking.CALL.reset(within)
     answer, value = attempt.answer_of(value, current)
     await asyncio.shield(current.spawn(current.finish(effect, answer)))
     return value

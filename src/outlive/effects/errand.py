@@ -66,13 +66,11 @@ class Errand:
     def _call(
         self, function: Callable[..., Any], given: Call | None, call: Call, outcome: asyncio.Future[Any]
     ) -> None:
-        within = asking.CALL.set(call)
         try:
-            end = _End(value=function() if given is None else function(given))
+            with asking.calling(call):
+                end = _End(value=function() if given is None else function(given))
         except BaseException as failure:  # whatever it is, the loop's part has to hear of it
             end = _End(failure=failure)
-        finally:
-            asking.CALL.reset(within)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
             self._loop.call_soon_threadsafe(_tell, outcome, end)
 
@@ -82,7 +80,10 @@ def _tell(outcome: asyncio.Future[Any], end: _End) -> None:
         return
     if end.failure is None:
         outcome.set_result(end.value)
-    elif isinstance(end.failure, StopIteration):
-        outcome.set_exception(RuntimeError("the call raised StopIteration"))
+    elif isinstance(end.failure, StopIteration | SystemExit | KeyboardInterrupt):
+        # A future takes the first of them not, and the others would end the loop, with every other run on it.
+        failure = RuntimeError(f"the call raised {type(end.failure).__name__}")
+        failure.__cause__ = end.failure
+        outcome.set_exception(failure)
     else:
         outcome.set_exception(end.failure)

@@ -37,7 +37,7 @@ class Approval(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
     name: str
-    key: str | int | list[str | int]
+    key: pydantic.StrictStr | pydantic.StrictInt | list[pydantic.StrictStr | pydantic.StrictInt]
     inputs: Any = None
     lasts: float = pydantic.Field(default=3600.0, strict=True, gt=0, allow_inf_nan=False)
 
