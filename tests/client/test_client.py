@@ -131,7 +131,12 @@ def test_the_type_of_a_request_is_that_of_the_router() -> None:
     (request,) = re.findall(r"@typedef \{\{(agent: .*?)\}\} NewRun", MODULE.read_text(), re.DOTALL)
     fields = dict(re.findall(r"(\w+)\??: ([^,]+(?:<[^>]*>)?)", request))
     assert fields.keys() == native.NewRun.model_fields.keys()
-    for name, kind in (("on_disconnect", policy.OnDisconnect), ("on_busy", policy.OnBusy)):
+    kinds = {
+        "on_disconnect": policy.OnDisconnect,
+        "on_busy": policy.OnBusy,
+        "on_torn": policy.OnTorn,
+    }
+    for name, kind in kinds.items():
         assert set(re.findall(r'"(\w+)"', fields[name])) == {member.value for member in kind}
 
 
