@@ -79,7 +79,7 @@ async def test_a_message_that_starts_over_says_what_was_executed_and_executes_it
 
 
 @pytest.mark.invariant("I9")
-async def test_S20_what_is_taken_back_is_undone_and_stays_in_the_lists(database: str, paying: Paying) -> None:
+async def test_what_is_taken_back_is_undone_and_stays_in_the_lists(database: str, paying: Paying) -> None:
     async with cut_behind_a_charge(database, paying, "rollback") as (served, cut):
         submitted = await served.submit("agent", {"steps": ["again"]}, thread="t")
         run = await support.ended(served, submitted.run.run_id)

@@ -566,7 +566,8 @@ SELECT seq FROM events WHERE run_id = :run_id AND thread_seq <= :thread_seq ORDE
 
 -- name: to_prune
 SELECT run_id FROM runs
-WHERE ended_at IS NOT NULL AND pruned_at IS NULL AND ended_at <= {now} - :retention_ms
+-- The clock is read once, or PostgreSQL would compare it with every run that has ended.
+WHERE ended_at IS NOT NULL AND pruned_at IS NULL AND ended_at <= (SELECT {now} - :retention_ms)
 ORDER BY ended_at
 LIMIT :limit
 
