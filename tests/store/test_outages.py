@@ -370,3 +370,27 @@ def test_a_workers_token_fits_an_advisory_lock_whatever_its_id() -> None:
     tokens = [notify.token_of(one) for one in ids]
     assert all(0 <= token < 2**63 for token in tokens)
     assert len(set(tokens)) == len(ids)
+
+
+@pytest.mark.invariant("I13")
+async def test_a_statement_that_is_still_being_sent_when_the_server_dies_fails_and_frees_its_connection(
+    own_server: PostgresServer,
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    connection = await postgres.connect(own_server.dsn())
+    try:
+        own_server.pause()  # it reads nothing, so the statement stays on its way
+        text = "SELECT length(%(long)s) AS length"
+        asked = loop.create_task(connection.fetch(text, {"long": "x" * 20_000_000}, WITHIN))
+        await asyncio.sleep(0)
+        own_server.kill()
+        async with asyncio.timeout(WITHIN / 2):
+            with pytest.raises(psycopg.OperationalError):
+                await asked
+    finally:
+        own_server.start()
+        await connection.close()
+    assert connection.free
+    assert complaints == []

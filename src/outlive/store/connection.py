@@ -11,6 +11,7 @@ the connection free for another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -188,6 +189,8 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
         self._flushing = waits
 
     def _readable(self) -> None:
+        if self._socket is None:  # told of once more, in the turn in which it ended
+            return
         pgconn = self.pgconn
         try:
             pgconn.consume_input()
@@ -241,14 +244,17 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
             self._timer.cancel()
             self._timer = None
         self._next = None
-        if self._socket is None:
+        number, self._socket = self._socket, None
+        flushing, self._flushing = self._flushing, False
+        if number is None:
             return
-        # By the number, also when the connection is lost and closed: it may soon be another's.
-        self._loop.remove_reader(self._socket)
-        if self._flushing:
-            self._flushing = False
-            self._loop.remove_writer(self._socket)
-        self._socket = None
+        # By the number, also when the connection is lost and closed: it may soon be another's. Where the loop
+        # refuses, it watches for us no more; raised here, that would keep from whoever waits that it is over.
+        with contextlib.suppress(OSError, RuntimeError):
+            self._loop.remove_reader(number)
+        if flushing:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._loop.remove_writer(number)
 
     def _be_free(self) -> None:
         self.free = True
