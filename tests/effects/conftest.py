@@ -9,6 +9,7 @@ import pytest
 
 from core import record
 from outlive import failpoints, runtime
+from outlive.effects import asking, defining
 from outlive.testing.paying import Paying
 
 
@@ -45,3 +46,16 @@ def forgetful(tmp_path: pathlib.Path) -> Iterator[Paying]:
 def _nothing_stays_armed() -> Iterator[None]:
     yield
     failpoints.disarm()
+
+
+@pytest.fixture(autouse=True)
+def _declared_here() -> Iterator[None]:
+    """What other tests' modules declare at their tops is none of a test's, and the other way round."""
+    before = dict(defining.DECLARED), dict(asking.UNDO)
+    defining.DECLARED.clear()
+    asking.UNDO.clear()
+    yield
+    defining.DECLARED.clear()
+    defining.DECLARED.update(before[0])
+    asking.UNDO.clear()
+    asking.UNDO.update(before[1])

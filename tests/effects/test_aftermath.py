@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -14,7 +14,7 @@ from core import record
 from core import support as core
 from effects import support
 from outlive import Reason, State, effects, errors, failpoints, signals
-from outlive.effects import asking, defining
+from outlive.effects import asking
 from outlive.store import effect_steps
 from outlive.testing.paying import Paying
 
@@ -24,16 +24,6 @@ async def http(paying: Paying) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the provider."""
     async with support.client(paying) as client:
         yield client
-
-
-@pytest.fixture(autouse=True)
-def _declared_here() -> Iterator[None]:
-    before = dict(defining.DECLARED), dict(asking.UNDO)
-    yield
-    defining.DECLARED.clear()
-    defining.DECLARED.update(before[0])
-    asking.UNDO.clear()
-    asking.UNDO.update(before[1])
 
 
 def declared(http: httpx.AsyncClient, name: str, **options: Any) -> Any:

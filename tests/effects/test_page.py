@@ -12,7 +12,6 @@ import outlive
 from core import support as core
 from effects import support
 from outlive import effects
-from outlive.effects import asking, defining
 from outlive.ledger import EffectState, Kind
 from outlive.policy import Compensate
 from outlive.store import effect_steps
@@ -25,15 +24,10 @@ CODE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 @pytest.fixture
 def page(paying: Paying) -> Any:
     """What the page's code defines."""
-    before = dict(defining.DECLARED), dict(asking.UNDO)
     made: dict[str, Any] = {"PROVIDER": paying.url, "__name__": "a_service"}
     for code in CODE:
         exec(code, made)  # noqa: S102 - the page's own
-    yield made
-    defining.DECLARED.clear()
-    defining.DECLARED.update(before[0])
-    asking.UNDO.clear()
-    asking.UNDO.update(before[1])
+    return made
 
 
 async def test_the_pages_agent_charges_once_though_the_provider_hangs_up(

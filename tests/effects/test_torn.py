@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,18 +15,7 @@ from core import support as core
 from effects import support
 from effects.test_aftermath import aftermath, declared
 from outlive import Reason, State
-from outlive.effects import asking, defining
 from outlive.testing.paying import Paying
-
-
-@pytest.fixture(autouse=True)
-def _declared_here() -> Iterator[None]:
-    declared_before, undo_before = dict(defining.DECLARED), dict(asking.UNDO)
-    yield
-    defining.DECLARED.clear()
-    defining.DECLARED.update(declared_before)
-    asking.UNDO.clear()
-    asking.UNDO.update(undo_before)
 
 
 @contextlib.asynccontextmanager

@@ -60,8 +60,11 @@ def calling(call: Call) -> Iterator[None]:
     try:
         yield
     finally:
-        WITHIN.reset(within)
-        CALL.reset(of)
+        # Closed from elsewhere, by whoever ends the agent: what was set is not seen there, and an error here
+        # would be taken for the call's own.
+        with contextlib.suppress(ValueError):
+            WITHIN.reset(within)
+            CALL.reset(of)
 
 
 class Declined(Exception):
