@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
-from outlive import commands, execution, lease, presence, recorder, worker
+from outlive import commands, execution, lease, presence, recorder, subscription, worker
 from outlive.agents import Context
 from outlive.model import (
     Event,
@@ -39,6 +39,7 @@ _submit = moves.submit
 _verdict = execution._verdict
 _end = lease.Held.end
 _claim_once = worker.Worker.claim_once
+_read_thread = subscription._read_thread
 
 
 # ---------------------------------------------------------------- the record and who may write it
@@ -267,3 +268,12 @@ def both(first: Any, second: Any) -> Iterator[None]:
 
 
 Patch = Callable[[], Any]
+
+
+async def swapped(*args: Any) -> subscription.Look:
+    """The last of a look stays in its place: a look that ends elsewhere than it should is noticed."""
+    look = await _read_thread(*args)
+    if len(look.events) < 3:
+        return look
+    first, second, *rest = look.events
+    return subscription.Look([second, first, *rest], full=look.full)

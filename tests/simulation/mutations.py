@@ -392,9 +392,9 @@ bug(
 
 
 bug(
-    "who follows a thread gets the newest run's events first",
+    "who follows a thread gets two of its events in the wrong order",
     "I4",
-    sabotage=lambda: edited(("thread_events_after", "ORDER BY thread_seq", "ORDER BY run_id DESC")),
+    patch=lambda: mock.patch.object(subscription, "_read_thread", bugs.swapped),
 )
 
 # ---------------------------------------------------------------- tenants, people, providers
