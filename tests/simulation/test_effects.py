@@ -16,6 +16,7 @@ from outlive.ledger import Effect, EffectState, Step
 from outlive.store import effect_moves, effect_steps, sql
 from outlive.store.script import Steps, script, statement
 from outlive.testing.simulation import Sabotage, application, purchases, simulate
+from simulation.mutations import edited
 
 SEEDS, WITHIN = 40, 120
 """Seeds that must keep every promise, and those of which one must notice a bug."""
@@ -36,16 +37,6 @@ CAST = dataclasses.replace(
 MADE_BY_AN_END = ("from None to ('queued', 0)", "first runs for fewer keys")
 """What the checker says of runs that no submit made: the end of another did, and that is as it should be."""
 _decide, _of = ledger.decide, asking.Call.of
-
-
-def edited(*edits: tuple[str, str, str]) -> Sabotage:
-    """Replace text in named blocks; an edit that changes nothing is an error of the test."""
-    blocks: dict[str, sql.Block] = dict(sql.load(sql.Dialect.SQLITE, bound_clock=True))
-    for name, old, new in edits:
-        changed = tuple(text.replace(old, new) for text in blocks[name].statements)
-        assert changed != blocks[name].statements, f"{old!r} is not in {name}"
-        blocks[name] = dataclasses.replace(blocks[name], statements=changed)
-    return Sabotage(blocks=blocks)
 
 
 def cut_is_failed(row: Effect | None, wish: Any, *, ours_cut: bool = False) -> Step:
