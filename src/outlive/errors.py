@@ -10,6 +10,7 @@
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
     │   ├── Pruned               the events after the cursor are not kept any more: 410
     │   ├── KeyConflict          same idempotency key, other body: 409
+    │   ├── Conflict             there is one of that id already: 409
     │   ├── EffectConflict       same effect and key, other inputs: 409
     │   ├── AlreadySettled       what became of the effect is known: 409
     │   ├── NotApproved          the effect may not start, or not any more: 403
@@ -133,6 +134,14 @@ class KeyConflict(Refused):
     code = "key_conflict"
     status = 409
     default_hint = "Repeat the first body, or use a new key for a new intent."
+
+
+class Conflict(Refused):
+    """There is one of that id already."""
+
+    code = "conflict"
+    status = 409
+    default_hint = "Use the one that is there, or another id."
 
 
 class EffectConflict(Refused):

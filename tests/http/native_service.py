@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import re
-import socket
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from typing import Any, NamedTuple
 import fastapi
 import httpx
 import httpx_sse
-import uvicorn
 
 import outlive
 from outlive import agents, policy
+from outlive.testing.asgi import WITHIN as WITHIN
+from outlive.testing.asgi import listening as listening
 
-WITHIN = 20.0
 STREAM = {"Accept": "text/event-stream"}
 SECRET = "postgresql://user:secret@db.internal/outlive"
 
@@ -181,33 +180,6 @@ async def serving(database: str, **options: Any) -> AsyncIterator[Service]:
     assert served.presence._viewers == {}
     assert served._worker.driving == {}
     assert served.store.hub._waiters == {}
-
-
-@contextlib.asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[int]:
-    """Serve an application on a free port; what the test's end waits for is the server's own end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5)
-        server = _Server(config)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        started = asyncio.create_task(server.begun.wait())
-        await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED, timeout=WITHIN)
-        started.cancel()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await task
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.begun = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        self.begun.set()
 
 
 def data(events: list[Received], kind: str = "chunk") -> list[Any]:

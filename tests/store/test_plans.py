@@ -65,6 +65,13 @@ SELECT run_id, tenant, 'charge', run_id, 'ann', created_at, created_at FROM runs
 SELECT 'principal/' || tenant || '/p', run_id, created_at FROM runs WHERE pos > 4""",
     """INSERT INTO api_keys (key_id, tenant, name, scopes, digest, created_at)
 SELECT 'key-' || run_id, tenant, 'n', '[]', 'd', created_at FROM runs WHERE pos = 1""",
+    """INSERT INTO assistants (tenant, assistant_id, version, agent, name, config, context, metadata,
+    created_at, updated_at)
+SELECT tenant, 'assistant-' || thread_id, 1, 'agent', external_id, '{}', '{}', '{}', created_at, created_at
+FROM threads""",
+    """INSERT INTO assistant_versions (tenant, assistant_id, version, agent, name, config, context, metadata,
+    created_at)
+SELECT tenant, assistant_id, version, agent, name, config, context, metadata, created_at FROM assistants""",
     "ANALYZE",
 )
 
@@ -182,8 +189,78 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "revoke_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "use_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
+    "thread_metadata": ({"tenant": "tenant-1", "thread": "thread-1"}, {"threads_key"}),
+    "say_of_thread": ({"thread_id": "thread-1", "metadata": "{}"}, {"threads"}),
+    "found_threads": (
+        {
+            "tenant": "tenant-1",
+            "thread": "thread-1",
+            "named": False,
+            "threads": [],
+            "metadata": "{}",
+            "status": None,
+            "by": "updated_at",
+            "sign": -1,
+            "limit": 1,
+            "offset": 0,
+        },
+        {"threads_key", "runs_by_thread"},
+    ),
+    "lock_assistant": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistants"}),
+    "newest_version": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistant_versions"}),
+    "keep_version": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistants"}),
+    "assistant": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistants"}),
+    "list_versions": (
+        {
+            "tenant": "tenant-1",
+            "assistant_id": "assistant-1",
+            "version": None,
+            "metadata": "{}",
+            "limit": 1,
+            "offset": 0,
+        },
+        {"assistant_versions"},
+    ),
+    "search_assistants": (
+        {
+            "tenant": "tenant-1",
+            "agent": None,
+            "name": None,
+            "metadata": "{}",
+            "by": "name",
+            "sign": 1,
+            "limit": 10,
+            "offset": 0,
+        },
+        {"assistants"},
+    ),
+    "drop_versions": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistant_versions"}),
+    "drop_assistant": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistants"}),
+    "change_assistant": (
+        {
+            "tenant": "tenant-1",
+            "assistant_id": "assistant-1",
+            "version": 2,
+            "agent": "a",
+            "name": "n",
+            "description": None,
+            "config": "{}",
+            "context": "{}",
+            "metadata": "{}",
+        },
+        {"assistants"},
+    ),
 }
-WRITES_ONE_ROW = {"take_key", "enter_thread", "join", "grant_approval", "create_key", "note_use"}
+WRITES_ONE_ROW = {
+    "take_key",
+    "enter_thread",
+    "join",
+    "grant_approval",
+    "create_key",
+    "note_use",
+    "make_thread",
+    "insert_assistant",
+}
 TABLES = {
     "runs",
     "threads",
@@ -194,6 +271,8 @@ TABLES = {
     "approvals",
     "quota_uses",
     "api_keys",
+    "assistants",
+    "assistant_versions",
 }
 OF_LIVE_RUNS = {
     "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",

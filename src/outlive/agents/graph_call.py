@@ -7,20 +7,23 @@ attempt follows another.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Command
+from langgraph.types import All, Command, Send
 
 from outlive import agents, errors
 from outlive.agents import graph_end
 from outlive.agents.position import Graph, Position, position_of
 
 Make = Callable[[agents.Context], Any]
+Nodes = All | Sequence[str]
 
+KEPT_UNDER = "langgraph"
+"""Where in a run's metadata the LangGraph protocol keeps its request, with how the graph is to be called."""
 _RESUME = "__resume__"
 _CONFIG = frozenset({"configurable", "max_concurrency", "metadata", "recursion_limit", "tags"})
 # Addresses of checkpoints are ours to choose: a client that set them would write into, or read from, another
@@ -34,12 +37,26 @@ _OUR_METADATA = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """What a graph is called with; ``ignored`` names what the caller may not set."""
+    """What a graph is called with; ``ignored`` names what the caller may not set.
+
+    ``fork`` is the checkpoint that the call starts from (None: the thread's newest), ``before`` and ``after``
+    are nodes at which this call stops although the graph does not, ``modes`` what is recorded beside what the
+    agent records anyway.
+    """
 
     input: Any
     config: RunnableConfig
     context: Any
     ignored: tuple[str, ...] = ()
+    fork: str | None = None
+    before: Nodes = ()
+    after: Nodes = ()
+    modes: frozenset[str] = frozenset()
+
+    @property
+    def begins(self) -> bool:
+        """Whether it brings something new to its thread, rather than going on with what is there."""
+        return self.input is not None and not isinstance(self.input, Command)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +73,24 @@ class Maker:
         make_context = self.context or _default_context
         config, ignored = _config(context, make_config(context) or {})
         config["callbacks"] = list(callbacks)
+        asked = _asked(context)
         return Call(
             input=(self.input or _default_input)(context),
             config=config,
             context=make_context(context),
             ignored=ignored,
+            fork=asked.get("checkpoint_id"),
+            before=asked.get("interrupt_before") or (),
+            after=asked.get("interrupt_after") or (),
+            modes=frozenset(asked.get("modes") or ()),
         )
+
+
+def _asked(context: agents.Context) -> Mapping[str, Any]:
+    """Return how the graph is to be called, as far as a request of the LangGraph protocol says."""
+    kept = context.metadata.get(KEPT_UNDER)
+    call = kept.get("call") if isinstance(kept, dict) else None
+    return call if isinstance(call, dict) else {}
 
 
 def _default_input(context: agents.Context) -> Any:
@@ -69,23 +98,36 @@ def _default_input(context: agents.Context) -> Any:
     if not (isinstance(given, dict) and given.keys() == {"command"} and isinstance(given["command"], dict)):
         return given
     command = given["command"]
-    if command.keys() != {"resume"}:
-        raise errors.InvalidInput("A command must have the one field resume.", field="input.command")
-    return Command(resume=command["resume"])
+    if not command.keys() <= {"resume", "update", "goto"}:
+        raise errors.InvalidInput("A command has the fields resume, update and goto.", field="input.command")
+    where = command.get("goto")
+    goto = [_place(one) for one in (where if isinstance(where, list) else [where]) if one is not None]
+    return Command(resume=command.get("resume"), update=command.get("update"), goto=goto)
+
+
+def _place(goto: Any) -> Any:
+    """Return a node's name, or what is sent to one: ``{"node": name, "input": value}``."""
+    if isinstance(goto, str):
+        return goto
+    if isinstance(goto, dict) and isinstance(goto.get("node"), str):
+        return Send(goto["node"], goto.get("input", goto.get("arg")))
+    raise errors.InvalidInput(
+        "goto is a node's name, or an object with node and input.", field="input.command"
+    )
 
 
 def _default_config(context: agents.Context) -> Any:
-    return context.metadata.get("config")
+    return _asked(context).get("config") or context.metadata.get("config")
 
 
 def is_answer(given: Any) -> bool:
     """Say whether a run's input answers a question that an earlier run paused with."""
     command = given.get("command") if isinstance(given, dict) and given.keys() == {"command"} else None
-    return isinstance(command, dict) and command.keys() == {"resume"}
+    return isinstance(command, dict) and "resume" in command
 
 
 def _default_context(context: agents.Context) -> Any:
-    return context.metadata.get("context")
+    return _asked(context).get("context") or context.metadata.get("context")
 
 
 def _config(context: agents.Context, asked: Any) -> tuple[RunnableConfig, tuple[str, ...]]:
@@ -94,7 +136,12 @@ def _config(context: agents.Context, asked: Any) -> tuple[RunnableConfig, tuple[
         raise errors.InvalidInput("The graph's config must be an object.", field="metadata.config")
     run = context.run
     config = {key: value for key, value in asked.items() if key in _CONFIG}
-    about = {key: value for key, value in context.metadata.items() if key not in ("config", "context")}
+    about = {
+        key: value for key, value in context.metadata.items() if key not in ("config", "context", KEPT_UNDER)
+    }
+    kept = context.metadata.get(KEPT_UNDER)
+    if isinstance(kept, dict):
+        about.update(kept.get("metadata") or {}, assistant_id=kept.get("assistant_id"), graph_id=run.agent)
     about.update(config.get("metadata") or {})
     configurable = dict(config.get("configurable") or {})
     config["metadata"] = {
@@ -119,6 +166,20 @@ def _is_ours(key: str) -> bool:
 
 
 # ---------------------------------------------------------------- taken up again
+
+
+async def forked(graph: Graph, context: agents.Context, call: Call) -> Call:
+    """Have a call start from the checkpoint that it names, unless this run has begun it already."""
+    if call.fork is None:
+        return call
+    config: RunnableConfig = {"configurable": {"thread_id": context.run.thread_id}}
+    state = await graph.aget_state(config)
+    if (state.metadata or {}).get("run_id") == context.run.origin:
+        return call
+    configurable = {**call.config.get("configurable", {}), "checkpoint_id": call.fork}
+    return dataclasses.replace(
+        call, config=cast("RunnableConfig", {**call.config, "configurable": configurable})
+    )
 
 
 async def taken_up(graph: Graph, context: agents.Context, call: Call) -> Call | agents.Outcome:

@@ -20,7 +20,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
-from langgraph.types import Command
 
 from outlive import agents, errors, failpoints, signals
 from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens, prelude
@@ -92,7 +91,7 @@ class LangGraphAgent:
         self.name = name
         self.policy = policy
         self.graph = graph
-        self._modes = frozenset(modes)
+        self.modes = frozenset(modes)
         self._subgraphs = subgraphs
         self._tokens = _tokens(tokens)
         self._snapshot_every = snapshot_every
@@ -175,15 +174,17 @@ class LangGraphAgent:
             context=context,
             saver=saver,
             undeclared=undeclared,
-            modes=self._modes,
+            modes=self.modes | call.modes,
             subgraphs=self._subgraphs,
         )
-        if context.run.thread_position in prelude.CUT:
+        _stopping_at(graph, call)
+        if context.run.thread_position in prelude.CUT and call.begins and call.fork is None:
             async with aclosing(self._before(driven, call)) as items:
                 async for item in items:
                     yield item
                     if isinstance(item, agents.Drained):
                         return
+        call = await graph_call.forked(graph, context, call)
         ready: graph_call.Call | agents.Outcome = call
         if context.attempt > 1 or context.run.continues is not None:
             ready = await graph_call.taken_up(graph, context, call)
@@ -199,8 +200,6 @@ class LangGraphAgent:
         first = prelude.Prelude(
             graph=driven.graph, context=driven.context, maker=self._maker, store=self._store
         )
-        if isinstance(call.input, Command):
-            return  # an answer was let in to the question that stands, and has perhaps been given already
         left = await first.look()
         if left is None:
             return
@@ -259,6 +258,14 @@ class _Driven:
         for note in self.undeclared.take():
             yield note
         yield last or ending.outcome()
+
+
+def _stopping_at(graph: Graph, call: graph_call.Call) -> None:
+    """Have the graph stop where this call wants it to; whoever reads where it stands then knows of it too."""
+    if call.before:
+        graph.interrupt_before_nodes = call.before
+    if call.after:
+        graph.interrupt_after_nodes = call.after
 
 
 def _tokens(given: str) -> Tokens:

@@ -34,14 +34,9 @@ async def read(request: Request, model: type[M], limit: int) -> tuple[M, int]:
     """Read and validate a body of at most ``limit`` bytes, and say how large it was.
 
     Raises ``TooLarge`` or ``InvalidInput``.
-
-    The declared length is believed only when it is too large: it can be missing or lie.
     """
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
-        _too_large(limit)
-    received = await _receive(request, limit)
-    parsed = _parse(received)
+    received = await receive(request, limit)
+    parsed = parse(received)
     if not isinstance(parsed, dict):
         raise errors.InvalidInput("The body is not a JSON object.", field="body")
     try:
@@ -56,7 +51,14 @@ def check_size(size: int, limit: int) -> None:
         _too_large(limit)
 
 
-async def _receive(request: Request, limit: int) -> bytes:
+async def receive(request: Request, limit: int) -> bytes:
+    """Read a body of at most ``limit`` bytes; raises ``TooLarge``, ``InvalidInput`` for one that is cut off.
+
+    The declared length is believed only when it is too large: it can be missing or lie.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
+        _too_large(limit)
     received = bytearray()
     try:
         async for part in request.stream():
@@ -84,7 +86,8 @@ def shown(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def _parse(raw: bytes) -> Any:
+def parse(raw: bytes) -> Any:
+    """Read strict JSON; raises ``InvalidInput``."""
     if not raw.strip():
         raise errors.InvalidInput("The body is empty.", hint="Send a JSON object.", field="body")
     try:

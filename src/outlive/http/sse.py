@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from outlive.http import exchange, frames
 from outlive.http.exchange import Close as Close
 from outlive.http.frames import HEARTBEAT as HEARTBEAT
+from outlive.http.frames import error_frame as error_frame
 from outlive.http.frames import frame as frame
 from outlive.shutdown import Shutdown as Shutdown
 

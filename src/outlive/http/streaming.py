@@ -57,7 +57,7 @@ def stream(
     start = position(run, str(after), CURSOR) if after and not _of_the_one_before(run, after) else 0
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=start)
     frames = _frames(outlive, present, recorded=viewer is not None)
-    return _opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
+    return opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
 
 
 def thread_stream(
@@ -83,10 +83,10 @@ def thread_stream(
     present = presence.Viewer(name=seams.new_id(), run_id="", seen=start, thread_id=thread.thread_id)
     frames = _thread_frames(outlive, present, thread.thread_id)
     told = headers or {}
-    return _opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
+    return opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
 
 
-def _opened(
+def opened(
     outlive: Outlive,
     present: presence.Viewer,
     frames: AsyncGenerator[bytes, None],
@@ -95,7 +95,10 @@ def _opened(
     rotate: float | None,
     heartbeat: float | None,
     headers: Mapping[str, str],
+    error_frame: Callable[[Exception], bytes] = sse.error_frame,
+    kind: type[sse.EventStream] = sse.EventStream,
 ) -> sse.EventStream:
+    """Return a response that ends with its principal's credentials and tells presence how its viewer left."""
     ending = outlive.shutdown if principal.lasting else auth.Ending(outlive.shutdown)
 
     async def closed(how: sse.Close) -> None:
@@ -104,13 +107,14 @@ def _opened(
             left = presence.Left.DISCONNECT if thrown_out else _LEFT.get(how, presence.Left.OURS)
             outlive.presence.leave(present, left)
 
-    return sse.EventStream(
+    return kind(
         frames if principal.lasting else auth.guarded(frames, principal, ending),
         shutdown=ending,
         rotate_after=rotate,
         heartbeat=heartbeat,
         on_close=closed,
         headers=headers,
+        error_frame=error_frame,
     )
 
 
@@ -154,18 +158,18 @@ def _pruned_frame(oldest: int, snapshot: str | None) -> bytes:
 
 
 def _pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
-    return _joined([(frame(event), event.seq) for event in events])
+    return joined([(frame(event), event.seq) for event in events])
 
 
 @functools.lru_cache(maxsize=1024)  # viewers of one thread share what the same function makes
 def _thread_pieces(thread_id: str) -> Callable[[Sequence[Event]], list[tuple[bytes, int]]]:
     def pieces(events: Sequence[Event]) -> list[tuple[bytes, int]]:
-        return _joined([(thread_frame(event, thread_id), event.thread_seq) for event in events])
+        return joined([(thread_frame(event, thread_id), event.thread_seq) for event in events])
 
     return pieces
 
 
-def _joined(framed: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+def joined(framed: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
     """Join frames to what is sent at once, each with the last seq in it.
 
     A write for each would cost more than all else about an event.

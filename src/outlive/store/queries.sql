@@ -876,3 +876,115 @@ FROM (
 -- name: note_use
 INSERT INTO quota_uses (subject, run_id, created_at) VALUES (:subject, :run_id, {now})
 ON CONFLICT (subject, run_id) DO NOTHING
+
+-- ------------------------------------------------------------------ assistants
+
+-- name: insert_assistant
+-- A version of its own and the newest one, which is read without the others.
+INSERT INTO assistants (tenant, assistant_id, version, agent, name, description, config, context, metadata,
+    created_at, updated_at)
+VALUES (:tenant, :assistant_id, 1, :agent, :name, :description, :config, :context, :metadata, {now}, {now})
+ON CONFLICT (tenant, assistant_id) DO NOTHING
+RETURNING tenant, assistant_id, version, agent, name, description, config, context, metadata, created_at, updated_at
+
+-- name: lock_assistant
+SELECT assistant_id FROM assistants WHERE tenant = :tenant AND assistant_id = :assistant_id {lock}
+
+-- name: newest_version
+SELECT max(version) AS version FROM assistant_versions WHERE tenant = :tenant AND assistant_id = :assistant_id
+
+-- name: keep_version
+-- What an assistant is now, as one of its versions.
+INSERT INTO assistant_versions (tenant, assistant_id, version, agent, name, description, config, context,
+    metadata, created_at)
+SELECT tenant, assistant_id, version, agent, name, description, config, context, metadata, updated_at
+FROM assistants WHERE tenant = :tenant AND assistant_id = :assistant_id
+
+-- name: change_assistant
+UPDATE assistants SET version = :version, agent = :agent, name = :name, description = :description,
+    config = :config, context = :context, metadata = :metadata, updated_at = {now}
+WHERE tenant = :tenant AND assistant_id = :assistant_id
+RETURNING tenant, assistant_id, version, agent, name, description, config, context, metadata, created_at, updated_at
+
+-- name: assistant
+SELECT tenant, assistant_id, version, agent, name, description, config, context, metadata, created_at, updated_at
+FROM assistants WHERE tenant = :tenant AND assistant_id = :assistant_id
+
+-- name: list_versions
+SELECT tenant, assistant_id, version, agent, name, description, config, context, metadata, created_at,
+    created_at AS updated_at
+FROM assistant_versions
+WHERE tenant = :tenant AND assistant_id = :assistant_id
+    AND (CAST(:version AS INTEGER) IS NULL OR version = :version)
+    AND {contains:assistant_versions.metadata:metadata}
+ORDER BY version DESC
+LIMIT :limit OFFSET :offset
+
+-- name: search_assistants
+-- A number is turned round by its sign (1 or -1); a text is not, so the other direction has a line of its own.
+SELECT tenant, assistant_id, version, agent, name, description, config, context, metadata, created_at, updated_at,
+    count(*) OVER () AS total
+FROM assistants
+WHERE tenant = :tenant
+    AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
+    AND (CAST(:name AS TEXT) IS NULL OR lower(name) LIKE :name ESCAPE '\')
+    AND {contains:assistants.metadata:metadata}
+ORDER BY
+    :sign * CASE :by WHEN 'created_at' THEN created_at WHEN 'updated_at' THEN updated_at END,
+    CASE WHEN :sign < 0 THEN CASE :by WHEN 'name' THEN name WHEN 'graph_id' THEN agent ELSE assistant_id END END DESC,
+    CASE :by WHEN 'name' THEN name WHEN 'graph_id' THEN agent ELSE assistant_id END
+LIMIT :limit OFFSET :offset
+
+-- name: drop_versions
+DELETE FROM assistant_versions WHERE tenant = :tenant AND assistant_id = :assistant_id
+
+-- name: drop_assistant
+DELETE FROM assistants WHERE tenant = :tenant AND assistant_id = :assistant_id
+RETURNING assistant_id
+
+-- ------------------------------------------------------------------ threads, as they are looked for
+
+-- name: make_thread
+INSERT INTO threads (thread_id, tenant, external_id, next_pos, last_seq, created_at, metadata)
+VALUES (:thread_id, :tenant, :thread, 1, 0, {now}, :metadata)
+ON CONFLICT (tenant, external_id) DO NOTHING
+RETURNING thread_id
+
+-- name: thread_metadata
+SELECT thread_id, metadata FROM threads WHERE tenant = :tenant AND external_id = :thread {lock}
+
+-- name: say_of_thread
+UPDATE threads SET metadata = :metadata, updated_at = {now} WHERE thread_id = :thread_id
+
+-- name: found_threads
+-- A thread's status: busy with a live run, or what its newest end says.  Each filter is left out by null.
+WITH found AS (
+    SELECT t.thread_id, t.external_id AS thread, t.last_seq, t.created_at, t.position, t.left_by, t.metadata,
+        coalesce(t.updated_at, t.created_at) AS said_at,
+        coalesce((SELECT max(coalesce(r.ended_at, r.started_at, r.created_at)) FROM runs r
+            WHERE r.thread_id = t.thread_id), t.created_at) AS moved_at,
+        CASE
+            WHEN EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = t.thread_id AND r.state IN ('queued', 'running'))
+                THEN 'busy'
+            ELSE coalesce((
+                SELECT CASE r.state WHEN 'waiting' THEN 'interrupted' WHEN 'stopped' THEN 'interrupted'
+                    WHEN 'failed' THEN 'error' WHEN 'abandoned' THEN 'error' ELSE 'idle' END
+                FROM runs r WHERE r.thread_id = t.thread_id ORDER BY r.ended_at DESC, r.pos DESC LIMIT 1), 'idle')
+        END AS status
+    FROM threads t
+    WHERE t.tenant = :tenant
+        AND (CAST(:thread AS TEXT) IS NULL OR t.external_id = :thread)
+        AND (NOT :named OR t.external_id {in:threads})
+        AND {contains:t.metadata:metadata}
+)
+SELECT thread_id, thread, last_seq, created_at, position, left_by, metadata, said_at, moved_at, status,
+    CASE WHEN said_at > moved_at THEN said_at ELSE moved_at END AS updated_at, count(*) OVER () AS total
+FROM found
+WHERE CAST(:status AS TEXT) IS NULL OR status = :status
+ORDER BY
+    :sign * CASE :by WHEN 'created_at' THEN created_at WHEN 'state_updated_at' THEN moved_at
+        WHEN 'updated_at' THEN CASE WHEN said_at > moved_at THEN said_at ELSE moved_at END END,
+    CASE WHEN :sign < 0 THEN CASE :by WHEN 'status' THEN status ELSE thread END END DESC,
+    CASE :by WHEN 'status' THEN status ELSE thread END
+LIMIT :limit OFFSET :offset
+

@@ -4,6 +4,7 @@ A block is ``-- name: word`` or ``-- name: word [sqlite|postgresql]`` for an ove
 parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:list}`` membership in a list
 parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
 ``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite,
+``{contains:column:object}`` whether a column's JSON has the members of an object parameter,
 ``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
 rows are merged.
@@ -73,6 +74,13 @@ _MEMBER = {
     Dialect.SQLITE: r"IN (SELECT value FROM json_each(:\1))",
     Dialect.POSTGRESQL: r"= ANY (ARRAY(SELECT json_array_elements_text(CAST(:\1 AS json))))",
 }
+_CONTAINS = {
+    # Members that are objects themselves are compared as texts here, which are written in one canonical form.
+    Dialect.SQLITE: r"""NOT EXISTS (
+        SELECT 1 FROM json_each(:\2) w WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(\1) h WHERE h.key = w.key AND h.type = w.type AND h.value IS w.value))""",
+    Dialect.POSTGRESQL: r"CAST(\1 AS jsonb) @> CAST(:\2 AS jsonb)",
+}
 _NAME = re.compile(r"^-- name: (\w+)(?: \[(\w+)\])?\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 BOUND_CLOCK = "CAST(:now AS BIGINT)"
@@ -114,6 +122,7 @@ def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
     for word, meaning in words.items():
         body = body.replace("{" + word + "}", meaning)
     body = re.sub(r"\{in:(\w+)\}", _MEMBER[dialect], body)
+    body = re.sub(r"\{contains:([\w.]+):(\w+)\}", _CONTAINS[dialect], body)
     if dialect is Dialect.POSTGRESQL:
         body = re.sub(r"(?<!:):(?!:)(\w+)", r"%(\1)s", body.replace("%", "%%"))
     return tuple(part.strip() for part in body.split(";") if part.strip())

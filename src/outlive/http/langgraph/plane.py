@@ -1,0 +1,87 @@
+"""What every route of the LangGraph protocol has at hand, and how a request finds its graph.
+
+Each graph is an assistant by itself, under an id that follows from its name; it is kept like any other as
+soon as its tenant asks for one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlive import errors
+from outlive.agents.langgraph import LangGraphAgent
+from outlive.http.langgraph import wire
+from outlive.runtime import Outlive
+from outlive.store import assistants
+from outlive.store.assistants import Assistant
+
+_NAMES = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+"""The namespace in which clients compute the id of a graph's own assistant."""
+_MOST_GREETED = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plane:
+    """One service.  ``body_limit`` is in bytes; ``heartbeat`` in seconds."""
+
+    outlive: Outlive
+    graphs: Mapping[str, LangGraphAgent]
+    body_limit: int
+    heartbeat: float
+    _greeted: set[str] = field(default_factory=set)
+
+    def own_id(self, graph_id: str) -> str:
+        """Return the id of a graph's own assistant."""
+        return str(uuid.uuid5(_NAMES, graph_id))
+
+    async def greet(self, tenant: str) -> None:
+        """See to it that a tenant has the assistants of all graphs."""
+        if tenant in self._greeted:
+            return
+        for name in sorted(self.graphs):
+            own = Assistant(
+                tenant=tenant,
+                assistant_id=self.own_id(name),
+                agent=name,
+                name=name,
+                metadata={"created_by": "system"},
+            )
+            if await self.outlive.store.read(assistants.find(tenant, own.assistant_id)) is None:
+                await self.outlive.store.write(assistants.create(own))
+        if len(self._greeted) >= _MOST_GREETED:
+            self._greeted.clear()
+        self._greeted.add(tenant)
+
+    async def assistant(self, tenant: str, named: str) -> Assistant:
+        """Return an assistant by its id, or a graph's own by the graph's name.
+
+        Raises ``InvalidInput`` for what is neither a graph nor an id, ``NotFound`` for an id of none.
+        """
+        await self.greet(tenant)
+        if named in self.graphs:
+            named = self.own_id(named)
+        try:
+            assistant_id = str(uuid.UUID(named))
+        except ValueError:
+            known = ", ".join(sorted(self.graphs)) or "none"
+            raise errors.InvalidInput(
+                f"Invalid assistant: {named[:200]!r}. Must be an assistant's id, or one of: {known}.",
+                field="assistant_id",
+            ) from None
+        found = await self.outlive.store.read(assistants.find(tenant, assistant_id))
+        if found is None:
+            raise errors.NotFound(f"Assistant {assistant_id} not found.", field="assistant_id")
+        return found
+
+    def graph(self, found: Assistant) -> LangGraphAgent:
+        """Return an assistant's graph; raises ``NotFound`` if it is not served any more."""
+        if found.agent not in self.graphs:
+            raise errors.NotFound(f"Graph {found.agent!r} is not served here.", field="graph_id")
+        return self.graphs[found.agent]
+
+    async def read(self, request: Any, kind: Any, *, empty: Any = None) -> Any:
+        """Read a body; see ``wire.read``."""
+        return await wire.read(request, kind, self.body_limit, empty=empty)

@@ -1,0 +1,131 @@
+"""How a request for a run becomes a submit: which agent, which policy, what is kept of the request.
+
+What only this protocol knows of is kept in the run's metadata, under one name, where the graph's call is made
+from it too.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import Request
+
+from outlive import errors, seams
+from outlive.agents.langgraph import LangGraphAgent
+from outlive.http.langgraph import shapes, wire
+from outlive.http.langgraph.bodies import NewRun
+from outlive.http.langgraph.frames import Wanted
+from outlive.http.langgraph.plane import Plane
+from outlive.model import Submitted
+from outlive.policy import Durability, RunPolicy
+from outlive.store import searching
+from outlive.store.assistants import Assistant
+
+ON_TORN, GRACE, KEY = "Outlive-On-Torn", "Outlive-Grace", "Idempotency-Key"
+"""What these clients can say only by a header, or by a query parameter of that name in small letters."""
+
+
+async def submit(
+    plane: Plane, request: Request, new: NewRun, *, thread: str | None, viewer: str | None = None
+) -> Submitted:
+    """Make the run that a request asks for, on the thread of that name, or on one of its own.
+
+    Raises ``NotFound`` for a thread that is not there, unless the request says to make it.
+    """
+    tenant, principal = wire.tenant(request), wire.who(request).id
+    assistant = await plane.assistant(tenant, new.assistant_id)
+    agent = plane.graph(assistant)
+    about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
+    if thread is not None:
+        await _thread(plane, tenant, thread, about, make=new.if_not_exists == "create")
+    return await plane.outlive.submit(
+        agent.name,
+        _input(new),
+        thread=thread,
+        key=said(request, KEY),
+        tenant=tenant,
+        principal=principal,
+        policy=_policy(request, new, agent),
+        not_before=time.time() + new.after_seconds if new.after_seconds else None,
+        metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent)},
+        viewer=viewer,
+    )
+
+
+async def _thread(plane: Plane, tenant: str, thread: str, about: dict[str, str], *, make: bool) -> None:
+    store = plane.outlive.store
+    try:
+        found = await store.read(searching.find(tenant, thread))
+    except errors.NotFound:
+        if not make:
+            raise errors.NotFound(f"Thread {thread} not found.", field="thread_id") from None
+        await store.write(searching.make(seams.new_id(), tenant, thread, about))
+        return
+    if any(found.metadata.get(name) != value for name, value in about.items()):
+        await store.write(searching.say(tenant, thread, about))
+
+
+def _input(new: NewRun) -> Any:
+    if new.command is None:
+        return new.input
+    return {"command": new.command.given()}
+
+
+def _policy(request: Request, new: NewRun, agent: LangGraphAgent) -> RunPolicy:
+    durability = new.durability
+    if durability is None and new.checkpoint_during is not None:
+        durability = Durability.ASYNC if new.checkpoint_during else Durability.EXIT
+    asked: dict[str, Any] = {
+        "on_disconnect": new.on_disconnect,
+        "on_busy": new.multitask_strategy,
+        "on_torn": said(request, ON_TORN),
+        "grace": _seconds(said(request, GRACE)),
+        "durability": durability,
+    }
+    return agent.policy.but(**{name: value for name, value in asked.items() if value is not None})
+
+
+def said(request: Request, header: str) -> str | None:
+    """Return what a header says, or the query parameter of its name in small letters with underscores."""
+    return request.headers.get(header) or request.query_params.get(header.lower().replace("-", "_"))
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise errors.InvalidInput(f"{GRACE} is a number of seconds.", field=GRACE) from None
+
+
+def _kept(new: NewRun, assistant: Assistant, agent: LangGraphAgent) -> dict[str, Any]:
+    """Return what is kept of the request: how the graph is to be called, and what a reader is shown of it."""
+    wanted = Wanted(modes=frozenset(new.modes), subgraphs=new.stream_subgraphs)
+    call = {
+        "config": merged(assistant.config, new.config),
+        "context": _context(assistant.context, new.context),
+        "interrupt_before": new.interrupt_before,
+        "interrupt_after": new.interrupt_after,
+        "checkpoint_id": new.fork,
+        "modes": sorted(wanted.recorded() - agent.modes),
+    }
+    sent = new.model_dump(mode="json", exclude={"metadata", "assistant_id"}, exclude_unset=True)
+    return {
+        "assistant_id": assistant.assistant_id,
+        "metadata": new.metadata or {},
+        "call": {name: value for name, value in call.items() if value},
+        "kwargs": sent,
+    }
+
+
+def merged(first: Any, second: Any) -> dict[str, Any]:
+    """Return an assistant's config with a run's own on top."""
+    config = {**first, **second}
+    configurable = {**(first.get("configurable") or {}), **(second.get("configurable") or {})}
+    return {**config, "configurable": configurable} if configurable else config
+
+
+def _context(first: Any, second: Any) -> Any:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {**first, **second}
+    return first if second is None else second

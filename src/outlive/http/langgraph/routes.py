@@ -1,0 +1,54 @@
+"""The router of the LangGraph protocol, which any application can include at its root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from outlive import errors
+from outlive.agents.langgraph import LangGraphAgent
+from outlive.http import auth
+from outlive.http.langgraph import assistants, runs, system, threads, wire
+from outlive.http.langgraph.plane import Plane
+from outlive.runtime import Outlive
+
+BODY_LIMIT = 4 * 1024 * 1024
+HEARTBEAT_SECONDS = 5.0
+"""Clients take three silent heartbeats for a dead connection, so they go on as long as a stream is open."""
+_LOOKS = ("/search", "/count", "/history", "/state/checkpoint", "/versions", "/namespaces")
+
+
+def router(
+    outlive: Outlive,
+    *,
+    principal: auth.Dependency | None = None,
+    body_limit: int = BODY_LIMIT,
+    heartbeat: float = HEARTBEAT_SECONDS,
+) -> APIRouter:
+    """Return a router over the graphs of ``outlive``; its other agents are not of this protocol.
+
+    ``principal`` is as for ``outlive.router``.  Its paths are absolute for these clients: include it without
+    a prefix.  Raises ``Misconfigured`` if there is no graph.
+    """
+    agents = (outlive.registry[name] for name in outlive.registry.names)
+    graphs = {agent.name: agent for agent in agents if isinstance(agent, LangGraphAgent)}
+    if not graphs:
+        raise errors.Misconfigured(
+            "There is no graph among the agents.", hint="The LangGraph protocol serves compiled graphs."
+        )
+
+    async def authenticate(request: Request, found: Any = Depends(principal or auth.nobody)) -> None:
+        who = auth.read(found)
+        looks = request.method == "GET" or request.url.path.endswith(_LOOKS)
+        auth.check_scope(who, "GET" if looks else request.method)
+        request.state.outlive_principal = who
+
+    plane = Plane(outlive=outlive, graphs=graphs, body_limit=body_limit, heartbeat=heartbeat)
+    routes = APIRouter(route_class=wire.DetailRoute)
+    system.add(routes)
+    scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
+    for part in (assistants, threads, runs):
+        part.add(scoped, plane)
+    routes.include_router(scoped)
+    return routes

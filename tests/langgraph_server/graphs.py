@@ -1,0 +1,76 @@
+"""Graphs as a service would have them: a chat whose model streams, with a question; steps behind gates."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections import defaultdict
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+"""What a run named in ``hold`` waits for."""
+reached: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+"""Set once it waits."""
+executed: defaultdict[str, list[str]] = defaultdict(list)
+"""Which steps were executed for the run named in ``hold``, over all attempts and threads."""
+
+
+async def _model(state: MessagesState) -> dict[str, Any]:
+    model = GenericFakeChatModel(messages=iter([AIMessage("one two three")]))
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+def _ask(state: MessagesState) -> dict[str, Any]:
+    del state
+    return {"messages": [AIMessage(f"heard {interrupt({'question': 'go on?'})}")]}
+
+
+class Steps(TypedDict, total=False):
+    """What the steps have written, and who holds them."""
+
+    steps: Annotated[list[str], operator.add]
+    hold: str
+    fail: bool
+
+
+def _step(name: str, *, held: bool = False) -> Any:
+    async def step(state: Steps) -> dict[str, Any]:
+        hold = state.get("hold", "")
+        if held and hold:
+            reached[hold].set()
+            await gates[hold].wait()
+        executed[hold].append(name)
+        if name == "notify" and state.get("fail"):
+            raise ValueError("the secret of this agent")
+        return {"steps": [name]}
+
+    return step
+
+
+def chat() -> Any:
+    """A model, then a question."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", _model)
+    builder.add_node("ask", _ask)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "ask")
+    builder.add_edge("ask", END)
+    return builder.compile()
+
+
+def steps() -> Any:
+    """Plan, charge, and notify behind a gate, if the input names one."""
+    builder = StateGraph(Steps)
+    builder.add_node("plan", _step("plan"))
+    builder.add_node("charge", _step("charge"))
+    builder.add_node("notify", _step("notify", held=True))
+    builder.add_edge(START, "plan")
+    builder.add_edge("plan", "charge")
+    builder.add_edge("charge", "notify")
+    builder.add_edge("notify", END)
+    return builder.compile()
