@@ -13,7 +13,7 @@ from langgraph_sdk import errors as sdk_errors
 from langgraph_server import graphs
 from langgraph_server.conftest import Service
 
-HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}
 WITHIN = 20.0
 
 
@@ -51,7 +51,7 @@ async def test_messages_grow_until_they_are_whole_under_the_id_that_values_give_
 
 async def test_a_stream_goes_on_from_any_of_its_events_without_loss_or_repeat(service: Service) -> None:
     thread = await service.sdk.threads.create()
-    modes = ["values", "messages", "messages-tuple", "updates"]
+    modes: Any = ["values", "messages", "messages-tuple", "updates"]
     whole = await streamed(service, thread["thread_id"], stream_mode=modes)
     run_id = whole[0].data["run_id"]
     for place, last in enumerate(whole):
@@ -63,7 +63,7 @@ async def test_a_stream_goes_on_from_any_of_its_events_without_loss_or_repeat(se
 
 async def test_a_question_pauses_the_thread_and_its_answer_ends_it(service: Service) -> None:
     thread = await service.sdk.threads.create()
-    paused = await service.sdk.runs.wait(thread["thread_id"], "chat", input=HELLO)
+    paused: Any = await service.sdk.runs.wait(thread["thread_id"], "chat", input=HELLO)
     assert paused["__interrupt__"][0]["value"] == {"question": "go on?"}
     waiting = await service.sdk.threads.get(thread["thread_id"])
     assert waiting["status"] == "interrupted"
@@ -72,7 +72,7 @@ async def test_a_question_pauses_the_thread_and_its_answer_ends_it(service: Serv
     ]
     state = await service.sdk.threads.get_state(thread["thread_id"])
     assert state["next"] == ["ask"]
-    answered = await service.sdk.runs.wait(thread["thread_id"], "chat", command={"resume": "yes"})
+    answered: Any = await service.sdk.runs.wait(thread["thread_id"], "chat", command={"resume": "yes"})
     assert answered["messages"][-1]["content"] == "heard yes"
     assert (await service.sdk.threads.get(thread["thread_id"]))["status"] == "idle"
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_run_says_so_to_who_waits_reads_and_streams(service: S
     parts = await asyncio.wait_for(following, WITHIN)
     assert (parts[-1].event, parts[-1].data["status"]) == ("end", "interrupted")
     assert (await service.sdk.runs.get(thread["thread_id"], made["run_id"]))["status"] == "interrupted"
-    waited = await service.sdk.runs.join(thread["thread_id"], made["run_id"])
+    waited: Any = await service.sdk.runs.join(thread["thread_id"], made["run_id"])
     assert waited["__error__"]["reason"] == "requested"
     with pytest.raises(sdk_errors.NotFoundError):
         await service.sdk.runs.cancel(thread["thread_id"], made["run_id"])
@@ -110,6 +110,7 @@ async def test_a_thread_is_found_by_what_runs_and_callers_said_of_it(
     thread = await service.sdk.threads.create(metadata={"owner": "ann", "n": 1})
     await service.sdk.runs.wait(thread["thread_id"], "chat", input=HELLO)
     other = await service.sdk.threads.create(metadata={"owner": "bob"})
+    found: Any = []
     for wanted in ({"owner": "ann"}, {"graph_id": "chat"}, {"n": 1, "graph_id": "chat"}):
         found = await service.sdk.threads.search(metadata=wanted)
         assert [one["thread_id"] for one in found] == [thread["thread_id"]], wanted
