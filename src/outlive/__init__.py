@@ -23,6 +23,7 @@ _WHERE = {
     "Run": "model",
     "RunPolicy": "policy",
     "State": "states",
+    "Webhooks": "notifications",
     "agent": "agents.generator",
     "api_keys": "http.auth",
     "chat": "policy",
@@ -48,6 +49,7 @@ __all__ = [
     "Run",
     "RunPolicy",
     "State",
+    "Webhooks",
     "agent",
     "api_keys",
     "chat",
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from outlive.http.tokens import tokens
     from outlive.limits import Limits
     from outlive.model import Event, Run
+    from outlive.notifications import Webhooks
     from outlive.policy import RunPolicy, chat, job
     from outlive.principal import Principal
     from outlive.runtime import Outlive

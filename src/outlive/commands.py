@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from outlive import agents, encoding, errors, seams, signals
+from outlive import agents, encoding, errors, notifications, seams, signals
 from outlive.agents.positions import Positions
 from outlive.limits import Quota
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
@@ -52,8 +52,13 @@ class Commands:
         local: seams.Seams = seams.REAL,
         viewer_lease: float = 15.0,
         limited: Callable[[str, str, str], tuple[Quota, ...]] = lambda *_: (),
+        told: Callable[[str, str, str | None], str | None] = notifications.refuse,
     ) -> None:
-        """``limited`` names the quotas of a tenant, a principal and an agent."""
+        """``limited`` names the quotas of a tenant, a principal and an agent.
+
+        ``told`` names who is told of a run's end, given its tenant, its agent and the address that its
+        request names.
+        """
         self._store = store
         self._registry = registry
         self._starter = starter
@@ -61,6 +66,7 @@ class Commands:
         self._local = local
         self._viewer_lease = viewer_lease
         self._limited = limited
+        self._to_be_told = told
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
@@ -76,13 +82,15 @@ class Commands:
         metadata: dict[str, Any] | None = None,
         viewer: str | None = None,
         principal: str = "",
+        webhook: str | None = None,
     ) -> Submitted:
         """Make a run, or find the one that already answers this intent.
 
         ``key`` is the idempotency key: the same key with the same agent, thread and input is the same run.
         ``viewer`` names a subscription that counts as watching from the first moment.  Once begun, the
         submit finishes even if the caller is cancelled.  ``principal`` tells callers of one tenant apart, for
-        limits.
+        limits.  ``webhook`` is a URL that is told of the run's end; of a run that is there already, those are
+        told that were named when it was made.
 
         Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``ThreadLeft``,
         ``NothingToAnswer``, ``LimitReached``, ``StoreUnavailable``.
@@ -110,6 +118,7 @@ class Commands:
             metadata=_exact("metadata", metadata or {}),
             positioned=positioned,
             answers=isinstance(known, Positions) and known.answers(input),
+            notify=self._to_be_told(tenant, agent, webhook),
         )
         return await self._apart(self._submit(new))
 
@@ -168,6 +177,8 @@ class Commands:
             self._signals.emit(signals.StopRequested(run_id=run_id, reason=reason))
             thread = wakeup.thread_topic(answer.run.thread_id)
             self._store.announce(wakeup.STOP, wakeup.QUEUE, wakeup.run_topic(run_id), thread)
+        if answer.outcome is StopOutcome.STOPPED and answer.run.notify:
+            self._store.announce(wakeup.OUTBOX)
         return answer
 
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:

@@ -350,6 +350,8 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
         await attempt.files.alone()
     if settled.others_wait:
         around.store.announce(wakeup.QUEUE)
+    if attempt.run.notify:
+        around.store.announce(wakeup.OUTBOX)
     batch = (*tail, steps.end_event(verdict))
     recorder.announce(around.store, claim, batch, attempt.recorder.last_seq + len(batch), settled.stored)
 

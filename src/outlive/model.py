@@ -84,6 +84,7 @@ class Run:
     created_at: float
     started_at: float | None
     ended_at: float | None
+    notify: str | None
 
     @property
     def claim(self) -> Claim:
@@ -247,6 +248,7 @@ class Submission:
     quotas: tuple[Quota, ...] = ()
     positioned: bool = False
     answers: bool = False
+    notify: str | None = None
 
 
 class Admitted(StrEnum):

@@ -77,7 +77,8 @@ class Sweeper:
         self._signals.emit(
             signals.RunSwept(run_id=suspect.run_id, epoch=suspect.epoch, state=_STATES[swept], early=early)
         )
+        ended = (wakeup.OUTBOX,) if _STATES[swept].terminal else ()
         self._store.announce(
-            wakeup.QUEUE, wakeup.run_topic(suspect.run_id), wakeup.thread_topic(suspect.thread_id)
+            *ended, wakeup.QUEUE, wakeup.run_topic(suspect.run_id), wakeup.thread_topic(suspect.thread_id)
         )
         return True

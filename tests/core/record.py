@@ -44,6 +44,11 @@ def faults(database: str) -> list[str]:
     for event in events:
         by_run[event["run_id"]].append(event)
     found = [fault for run in runs for fault in _faults_of_run(run, by_run[run["run_id"]])]
+    told = collections.Counter(row["run_id"] for row in rows(database, "SELECT run_id FROM outbox"))
+    for run in runs:
+        due = len(json.loads(run["notify"] or "[]")) if run["state"] in TERMINAL else 0
+        if told[run["run_id"]] != due:
+            found.append(f"run {run['run_id']} is {run['state']}: {told[run['run_id']]} of {due} are told")
     for thread in threads:
         found += _faults_of_thread(thread, runs, events)
     return found

@@ -63,6 +63,14 @@ FROM runs""",
 SELECT run_id, tenant, 'charge', run_id, 'ann', created_at, created_at FROM runs""",
     """INSERT INTO quota_uses (subject, run_id, created_at)
 SELECT 'principal/' || tenant || '/p', run_id, created_at FROM runs WHERE pos > 4""",
+    """INSERT INTO outbox (notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at,
+    created_at, queued_at, ended_at)
+SELECT run_id || '-1', tenant, run_id, 'run.succeeded', 'https://' || thread_id, 'u', 'tenant',
+    CASE pos WHEN 5 THEN 'pending' ELSE 'delivered' END, created_at, created_at, created_at,
+    CASE pos WHEN 5 THEN NULL ELSE created_at END
+FROM runs WHERE ended_at IS NOT NULL""",
+    """INSERT INTO circuits (receiver, failures, retry_at) SELECT 'x' || run_id, 9, 9 FROM runs""",
+    """INSERT INTO gone_urls (receiver, url, gone_at) SELECT 'x', run_id, 9 FROM runs""",
     """INSERT INTO api_keys (key_id, tenant, name, scopes, digest, created_at)
 SELECT 'key-' || run_id, tenant, 'n', '[]', 'd', created_at FROM runs WHERE pos = 1""",
     """INSERT INTO assistants (tenant, assistant_id, version, agent, name, config, context, metadata,
@@ -92,7 +100,7 @@ FILTERS = {"limit": 50, "before": "run-1099000", "agent": None, "state": None}
 SUBMIT = {
     "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
     "not_before": None, "input": "{}", "metadata": "{}", "policy": POLICY, "on_disconnect": "cancel",
-    "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
+    "notify": None, "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
     "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1, "fresh": True, "thread": "new",
     "key": "k", "fingerprint": "f", "viewer": "v", "viewer_lease_ms": 1, "opening": "{}",
 }  # fmt: skip
@@ -102,6 +110,9 @@ WISH = {
     "kind": "reversible", "state": "started", "compensates": None, "key_ttl_ms": 1, "inputs": "{}",
     "effect_id": "new",
 }  # fmt: skip
+RECEIVER = {"receiver": "https://thread-1"}
+TOLD = {"notification_id": "run-1000001-1"}
+IDS = {"ids": ["run-1000001-1", "run-1000002-1"]}
 ENDED = {"state": "done", "result": "1", "error": None, "calls": 1}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "read_key": ({"tenant": "tenant-1", "key": "run-1000001"}, {"run_keys"}),
@@ -184,6 +195,37 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "list_effects_of": ({"origin": "run-1000001", "limit": 10}, {"effects_by_origin"}),
     "list_effects_of_thread": ({"thread_id": "thread-1", "limit": 10}, {"effects_by_thread"}),
     "count_effects": ({"origin": "run-1000001"}, {"effects_by_origin"}),
+    "receivers_due": ({"busy": ["b"], "limit": 10}, {"outbox_pending", "circuits"}),
+    "circuit": (RECEIVER, {"circuits"}),
+    "probe_circuit": ({**RECEIVER, "lease_ms": 1}, {"circuits"}),
+    "open_circuit": ({**RECEIVER, "pause_ms": 1}, {"circuits"}),
+    "close_circuit": (RECEIVER, {"circuits"}),
+    "due_notifications": ({**RECEIVER, "limit": 4}, {"outbox_pending"}),
+    "claim_notifications": ({**IDS, "claim_token": "t", "lease_ms": 1}, {"outbox"}),
+    "seal_notification": ({**TOLD, "body": "{}"}, {"outbox"}),
+    "is_gone": ({**RECEIVER, "url": "u"}, {"gone_urls"}),
+    "forget_gone": ({**RECEIVER, "url": "u"}, {"gone_urls"}),
+    "deliver_notification": ({**TOLD, "status": 200}, {"outbox"}),
+    "put_off_notification": (
+        {**TOLD, "delay_ms": 1, "status": 500, "error": "e", "claim_token": "t"},
+        {"outbox"},
+    ),
+    "bury_notification": ({**TOLD, "status": 500, "error": "e", "claim_token": "t"}, {"outbox"}),
+    "bury_url": ({**RECEIVER, "url": "u", "error": "e"}, {"outbox_pending"}),
+    "old_notifications": ({"age_ms": 1, "limit": 100}, {"outbox_aging"}),
+    "bury_old": ({**IDS, "error": "e"}, {"outbox"}),
+    "resend_notification": ({**TOLD, "tenant": "tenant-1"}, {"outbox"}),
+    "notification": ({**TOLD, "tenant": "tenant-1"}, {"outbox"}),
+    "list_notifications": (
+        {"tenant": "tenant-1", "limit": 50, "before": "run-1099000-1", "state": None},
+        {"outbox_by_tenant"},
+    ),
+    "list_notifications_of": (
+        {"run_id": "run-1000001", "tenant": "tenant-1", "state": None, "limit": 9},
+        {"outbox_by_run"},
+    ),
+    "ended_notifications": ({"retention_ms": 1, "limit": 100}, {"outbox_ended"}),
+    "prune_notifications": (IDS, {"outbox"}),
     "forget_uses": ({"subject": "principal/tenant-1/p"}, {"quota_uses", "runs"}),
     "count_uses": ({"subject": "principal/tenant-1/p", "back": 9}, {"quota_uses", "runs"}),
     "key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
@@ -260,6 +302,8 @@ WRITES_ONE_ROW = {
     "note_use",
     "make_thread",
     "insert_assistant",
+    "note_gone",
+    "note_failure",
 }
 TABLES = {
     "runs",
@@ -273,6 +317,9 @@ TABLES = {
     "api_keys",
     "assistants",
     "assistant_versions",
+    "outbox",
+    "circuits",
+    "gone_urls",
 }
 OF_LIVE_RUNS = {
     "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",
@@ -301,7 +348,7 @@ def sqlite_plan(connection: sqlite3.Connection, name: str) -> tuple[set[str], li
             if detail.startswith("SCAN") and not re.search(r"VIRTUAL TABLE|CONSTANT ROW", detail):
                 whole = index[1] if index else ""
                 if whole not in OF_LIVE_RUNS and not re.match(
-                    r"SCAN (start|run|watched|gone|\(subquery)\b", detail
+                    r"SCAN (start|run|watched|gone|w|\(subquery)\b", detail
                 ):
                     scans.append(detail)
     return used, scans

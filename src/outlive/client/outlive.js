@@ -7,7 +7,7 @@
  *
  * @typedef {{agent: string, input?: unknown, thread?: string, metadata?: Record<string, unknown>,
  *   on_disconnect?: "cancel" | "continue", on_busy?: "reject" | "enqueue",
- *   on_torn?: "resume" | "restart" | "reject" | "rollback", not_before?: number}} NewRun
+ *   on_torn?: "resume" | "restart" | "reject" | "rollback", not_before?: number, webhook?: string}} NewRun
  * @typedef {Record<string, any> & {run_id: string, state: string}} RunRecord  a run as the server records it
  * @typedef {"attempt" | "restart" | "chunk" | "note" | "end" | "gap"} EventType
  * @typedef {{type: EventType, id: string, seq: number, epoch: number, mode: string | null, data: any}} RunEvent

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pydantic
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
-from outlive import commands, errors, seams
+from outlive import addresses, commands, errors, seams
 from outlive.http import artifacts, auth, body, effects, health, problem, streaming
 from outlive.model import Admitted, Run, StopOutcome
 from outlive.policy import OnBusy, OnDisconnect, OnTorn, RunPolicy
@@ -40,6 +40,7 @@ class NewRun(pydantic.BaseModel):
     on_busy: OnBusy | None = None
     on_torn: OnTorn | None = None
     not_before: float | None = pydantic.Field(default=None, strict=True, allow_inf_nan=False, ge=0, le=1e11)
+    webhook: str | None = pydantic.Field(default=None, max_length=addresses.LONGEST_URL)
 
     def policy(self, declared: RunPolicy) -> RunPolicy:
         """Return the agent's declared policy with what this request changes."""
@@ -130,6 +131,7 @@ class _Native:
                 not_before=new.not_before,
                 metadata=new.metadata,
                 viewer=viewer,
+                webhook=new.webhook,
             )
         except errors.KeyConflict as failure:
             failure.field = _KEY

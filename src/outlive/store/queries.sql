@@ -47,12 +47,12 @@ SELECT :thread_id, :tenant, :thread, 2, 0, {now}
 WHERE :fresh AND (:key IS NULL OR NOT EXISTS (SELECT 1 FROM run_keys WHERE tenant = :tenant AND key = :key))
 ON CONFLICT (tenant, external_id) DO NOTHING;
 INSERT INTO runs (
-    run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy,
+    run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
     on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
     state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
 SELECT
     :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-    :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+    CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
     CASE WHEN start.now THEN 'running' ELSE 'queued' END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -75,7 +75,7 @@ WHERE place.thread_id = :thread_id
 ON CONFLICT (run_id) DO NOTHING
 RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    stop_requested_at, stop_reason, created_at, started_at, ended_at;
+    stop_requested_at, stop_reason, created_at, started_at, ended_at, notify;
 UPDATE threads SET last_seq = last_seq + (SELECT last_seq FROM runs WHERE run_id = :run_id)
 WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq;
@@ -118,12 +118,12 @@ WITH start AS MATERIALIZED (
     SELECT thread_id FROM fresh UNION ALL SELECT CAST(:thread_id AS text) WHERE NOT :fresh
 ), run AS (
     INSERT INTO runs (
-        run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy,
+        run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
         on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
         state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
     SELECT
         :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-        :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+        CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
         CASE WHEN start.now THEN 'running' ELSE 'queued' END,
         CASE WHEN start.now THEN 1 ELSE 0 END,
         CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -136,7 +136,7 @@ WITH start AS MATERIALIZED (
     ON CONFLICT (run_id) DO NOTHING
     RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
         not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-        stop_requested_at, stop_reason, created_at, started_at, ended_at
+        stop_requested_at, stop_reason, created_at, started_at, ended_at, notify
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + 1
     FROM run WHERE threads.thread_id = run.thread_id AND run.state = 'running' AND NOT :fresh
@@ -154,7 +154,7 @@ WITH start AS MATERIALIZED (
 )
 SELECT run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    stop_requested_at, stop_reason, created_at, started_at, ended_at FROM run
+    stop_requested_at, stop_reason, created_at, started_at, ended_at, notify FROM run
 
 -- ------------------------------------------------------------------ command: stop
 
@@ -307,8 +307,8 @@ SELECT run.n, run.last_seq, run.lease_until, run.stop_requested_at, run.stop_rea
 FROM run JOIN thread ON thread.n = run.n
 
 -- name: finish
--- The one statement that ends a run: state, reason, result and end event together.  Settle proves its
--- claim; stop and sweep hold the thread's lock and name the epoch that they read under it.  A raised epoch
+-- The one statement that ends a run: state, reason, result, end event and whoever is told of it together.
+-- Settle proves its claim; stop and sweep hold the thread's lock and name the epoch that they read under it.  A raised epoch
 -- is the end event's alone: what the holder wrote before it was written under the epoch that it held.
 UPDATE runs SET
     state = :state, reason = :reason, output = :output, error = :error,
@@ -329,7 +329,13 @@ SELECT :run_id, :expected + 1 + e.key, :thread_id,
     :epoch + CASE WHEN e.key = :count - 1 THEN :raise ELSE 0 END,
     e.value ->> 0, e.value ->> 1, e.value ->> 2,
     (SELECT ended_at FROM runs WHERE run_id = :run_id)
-FROM json_each(:events) AS e
+FROM json_each(:events) AS e;
+INSERT INTO outbox (
+    notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at)
+SELECT r.run_id || '-' || (n.key + 1), r.tenant, r.run_id, 'run.' || r.state, n.value ->> 'receiver',
+    n.value ->> 'url', n.value ->> 'audience', 'pending', r.ended_at, r.ended_at, r.ended_at
+FROM runs r, json_each(r.notify) AS n
+WHERE r.run_id = :run_id AND r.notify IS NOT NULL
 
 -- name: finish [postgresql]
 WITH locked AS MATERIALIZED (
@@ -346,7 +352,8 @@ WITH locked AS MATERIALIZED (
         AND state = :from_state AND last_seq = :expected
         AND (CAST(:claim_token AS text) IS NULL
             OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
-    RETURNING runs.thread_id, runs.last_seq, runs.ended_at AS stored_at
+    RETURNING runs.run_id, runs.tenant, runs.thread_id, runs.state, runs.last_seq, runs.ended_at AS stored_at,
+        runs.notify
 ), thread AS (
     UPDATE threads SET
         last_seq = threads.last_seq + :count, position = coalesce(CAST(:position AS text), threads.position),
@@ -360,6 +367,12 @@ WITH locked AS MATERIALIZED (
         e.value ->> 0, e.value ->> 1, e.value ->> 2, run.stored_at
     FROM run, thread,
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
+), told AS (
+    INSERT INTO outbox (
+        notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at)
+    SELECT run.run_id || '-' || n.n, run.tenant, run.run_id, 'run.' || run.state, n.value ->> 'receiver',
+        n.value ->> 'url', n.value ->> 'audience', 'pending', run.stored_at, run.stored_at, run.stored_at
+    FROM run, json_array_elements(CAST(run.notify AS json)) WITH ORDINALITY AS n (value, n)
 )
 SELECT run.last_seq, run.stored_at, thread.thread_seq, EXISTS (
     SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'queued') AS others_wait
@@ -419,7 +432,7 @@ RETURNING run_id
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
 
@@ -429,7 +442,7 @@ WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenan
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant
     AND r.created_at <= coalesce(
@@ -446,7 +459,7 @@ LIMIT :limit
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM threads t JOIN runs r ON r.thread_id = t.thread_id
 WHERE t.tenant = :tenant AND t.external_id = :thread
     AND r.created_at <= coalesce(
@@ -988,3 +1001,140 @@ ORDER BY
     CASE :by WHEN 'status' THEN status ELSE thread END
 LIMIT :limit OFFSET :offset
 
+-- ------------------------------------------------------------------ outbox
+-- A receiver is who shares a circuit: a tenant's addresses on one origin, or the service's own.  Rows are looked
+-- for receiver by receiver, in steps through the index: ten thousand that wait for one that is dead are one step.
+
+-- name: receivers_due
+WITH RECURSIVE waiting (receiver) AS (
+    SELECT min(receiver) FROM outbox WHERE state = 'pending' AND receiver > ''
+    UNION ALL
+    SELECT (SELECT min(o.receiver) FROM outbox o WHERE o.state = 'pending' AND o.receiver > w.receiver)
+    FROM waiting w WHERE w.receiver IS NOT NULL
+)
+SELECT w.receiver FROM waiting w LEFT JOIN circuits c ON c.receiver = w.receiver
+WHERE w.receiver IS NOT NULL AND NOT (w.receiver {in:busy}) AND coalesce(c.retry_at, 0) <= {now}
+    AND EXISTS (
+        SELECT 1 FROM outbox o WHERE o.state = 'pending' AND o.receiver = w.receiver AND o.next_at <= (SELECT {now}))
+LIMIT :limit
+
+-- name: circuit
+SELECT failures, CASE WHEN retry_at <= {now} THEN 1 ELSE 0 END AS due FROM circuits WHERE receiver = :receiver
+
+-- name: probe_circuit
+-- Who tries a receiver that did not answer does so alone: the others find it put off.
+UPDATE circuits SET retry_at = {now} + :lease_ms WHERE receiver = :receiver AND retry_at <= {now}
+RETURNING receiver
+
+-- name: due_notifications
+SELECT notification_id FROM outbox
+WHERE state = 'pending' AND receiver = :receiver AND next_at <= (SELECT {now})
+ORDER BY next_at
+LIMIT :limit {skip_locked}
+
+-- name: claim_notifications
+UPDATE outbox SET
+    attempts = attempts + 1, claim_token = :claim_token, attempted_at = {now}, next_at = {now} + :lease_ms
+WHERE notification_id {in:ids} AND state = 'pending'
+RETURNING {notification}
+
+-- name: seal_notification
+UPDATE outbox SET body = :body WHERE notification_id = :notification_id AND body IS NULL
+RETURNING {notification}
+
+-- name: is_gone
+SELECT 1 AS gone FROM gone_urls WHERE receiver = :receiver AND url = :url
+
+-- name: deliver_notification
+-- Whoever has the receiver's word for it says so, also one whose lease is over.
+UPDATE outbox SET
+    state = 'delivered', ended_at = {now}, status = :status, error = NULL, claim_token = NULL
+WHERE notification_id = :notification_id AND state <> 'delivered'
+RETURNING created_at, ended_at
+
+-- name: put_off_notification
+UPDATE outbox SET
+    next_at = {now} + :delay_ms, status = CAST(:status AS INTEGER), error = :error, claim_token = NULL
+WHERE notification_id = :notification_id AND state = 'pending' AND claim_token = :claim_token
+RETURNING notification_id
+
+-- name: bury_notification
+UPDATE outbox SET
+    state = 'dead', ended_at = {now}, status = CAST(:status AS INTEGER), error = :error, claim_token = NULL
+WHERE notification_id = :notification_id AND state = 'pending' AND claim_token = :claim_token
+RETURNING notification_id
+
+-- name: bury_url
+UPDATE outbox SET state = 'dead', ended_at = {now}, error = :error, claim_token = NULL
+WHERE state = 'pending' AND receiver = :receiver AND url = :url
+RETURNING notification_id, run_id
+
+-- name: old_notifications
+-- Not those that somebody is sending now.
+SELECT notification_id FROM outbox
+WHERE state = 'pending' AND queued_at <= (SELECT {now} - :age_ms) AND (claim_token IS NULL OR next_at <= {now})
+ORDER BY queued_at
+LIMIT :limit {skip_locked}
+
+-- name: bury_old
+UPDATE outbox SET state = 'dead', ended_at = {now}, error = :error, claim_token = NULL
+WHERE notification_id {in:ids} AND state = 'pending'
+RETURNING notification_id, run_id
+
+-- name: note_gone
+INSERT INTO gone_urls (receiver, url, gone_at) VALUES (:receiver, :url, {now})
+ON CONFLICT (receiver, url) DO NOTHING
+
+-- name: forget_gone
+DELETE FROM gone_urls WHERE receiver = :receiver AND url = :url
+
+-- name: note_failure
+INSERT INTO circuits (receiver, failures, retry_at) VALUES (:receiver, 1, 0)
+ON CONFLICT (receiver) DO UPDATE SET failures = circuits.failures + 1
+RETURNING failures
+
+-- name: open_circuit
+UPDATE circuits SET retry_at = {now} + :pause_ms WHERE receiver = :receiver AND retry_at < {now} + :pause_ms
+
+-- name: close_circuit
+DELETE FROM circuits WHERE receiver = :receiver
+
+-- name: resend_notification
+UPDATE outbox SET
+    state = 'pending', attempts = 0, next_at = {now}, queued_at = {now}, claim_token = NULL, ended_at = NULL
+WHERE notification_id = :notification_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+RETURNING {notification}
+
+-- name: notification
+SELECT {notification} FROM outbox
+WHERE notification_id = :notification_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+
+-- name: list_notifications
+-- Newest first.
+SELECT {notification} FROM outbox
+WHERE tenant = :tenant
+    AND created_at <= coalesce((
+        SELECT b.created_at FROM outbox b WHERE b.notification_id = :before AND b.tenant = :tenant
+    ), 9223372036854775807)
+    AND (CAST(:before AS TEXT) IS NULL OR (created_at, notification_id) < (
+        SELECT b.created_at, b.notification_id FROM outbox b
+        WHERE b.notification_id = :before AND b.tenant = :tenant))
+    AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+ORDER BY created_at DESC, notification_id DESC
+LIMIT :limit
+
+-- name: list_notifications_of
+SELECT {notification} FROM outbox
+WHERE run_id = :run_id AND tenant = :tenant AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+ORDER BY notification_id
+LIMIT :limit
+
+-- name: ended_notifications
+SELECT notification_id FROM outbox
+WHERE ended_at IS NOT NULL AND ended_at <= (SELECT {now} - :retention_ms)
+ORDER BY ended_at
+LIMIT :limit
+
+-- name: prune_notifications
+DELETE FROM outbox WHERE notification_id {in:ids} AND ended_at IS NOT NULL
+RETURNING notification_id

@@ -5,7 +5,8 @@ parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:lis
 parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
 ``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite,
 ``{contains:column:object}`` whether a column's JSON has the members of an object parameter,
-``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started.
+``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started,
+``{notification}`` those of a row of the outbox.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
 rows are merged.
 """
@@ -53,6 +54,13 @@ _EFFECT = _STARTED.replace(
         THEN 1 ELSE 0 END AS held""",
 ).replace(
     "NULL AS live_policy", "CASE WHEN r.state IN ('queued', 'running') THEN r.policy END AS live_policy"
+)
+_NOTIFICATION = ", ".join(
+    f"outbox.{column}"
+    for column in (
+        *("notification_id", "tenant", "run_id", "kind", "receiver", "url", "audience", "state", "body"),
+        *("attempts", "next_at", "claim_token", "status", "error", "created_at", "attempted_at", "ended_at"),
+    )
 )
 _WORDS: dict[Dialect, dict[str, str]] = {
     Dialect.SQLITE: {
@@ -116,6 +124,7 @@ def load(dialect: Dialect, *, bound_clock: bool = False) -> Mapping[str, Block]:
 def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
     body = _COMMENT.sub("", body).replace("{fence}", _FENCE)
     body = body.replace("{effect}", _EFFECT).replace("{started}", _STARTED)
+    body = body.replace("{notification}", _NOTIFICATION)
     words = dict(_WORDS[dialect])
     if bound_clock:
         words["now"] = BOUND_CLOCK

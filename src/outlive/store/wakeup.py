@@ -2,7 +2,7 @@
 
 A ``Hub`` belongs to one event loop.  Waiters name topics; ``wake`` sets them; every wait has a bound, after
 which the waiter re-reads the record anyway.  Topics: ``queue`` (a run can be claimed), ``stop`` (a stop was
-requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left).
+requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left), ``outbox`` (somebody is to be told).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from outlive.model import Event
 QUEUE = "queue"
 STOP = "stop"
 VIEWERS = "viewers"
-_DUTIES = frozenset({QUEUE, STOP, VIEWERS})
+OUTBOX = "outbox"
+_DUTIES = frozenset({QUEUE, STOP, VIEWERS, OUTBOX})
 
 
 def run_topic(run_id: str) -> str:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from outlive.testing.store_checks import apart, guards, keys, ledger, moving, order, replies, taking, watching
+from outlive.testing.store_checks import (
+    apart,
+    guards,
+    keys,
+    ledger,
+    moving,
+    order,
+    replies,
+    taking,
+    telling,
+    watching,
+)
 from outlive.testing.store_checks.bench import CHECKS, Check
 
 __all__ = [
@@ -16,5 +27,6 @@ __all__ = [
     "order",
     "replies",
     "taking",
+    "telling",
     "watching",
 ]
