@@ -370,6 +370,7 @@ def test_the_public_names_are_these() -> None:
         "Run",
         "RunPolicy",
         "State",
+        "Webhooks",
         "agent",
         "api_keys",
         "chat",
