@@ -19,6 +19,7 @@
     │   │   ├── ThreadTorn       and the policy is to reject what would repeat it
     │   │   └── ThreadWaiting    and it waits for an answer, which this message is not
     │   ├── NothingToAnswer      the thread waits for no answer, or not any more: 409
+    │   ├── BadRequest           it is put together wrongly: 400
     │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
     │   │   ├── InvalidPolicy
     │   │   └── InvalidCursor    a cursor that is not of this run or beyond its end: 400
@@ -206,6 +207,14 @@ class NothingToAnswer(Refused):
     code = "nothing_to_answer"
     status = 409
     default_hint = "Read the thread: the question was answered, or its run has not come to it."
+
+
+class BadRequest(Refused):
+    """The request is put together wrongly."""
+
+    code = "bad_request"
+    status = 400
+    default_hint = "See the description of the protocol."
 
 
 class InvalidInput(Refused):

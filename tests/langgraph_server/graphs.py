@@ -20,13 +20,21 @@ executed: defaultdict[str, list[str]] = defaultdict(list)
 """Which steps were executed for the run named in ``hold``, over all attempts and threads."""
 
 
-async def _model(state: MessagesState) -> dict[str, Any]:
+class Talk(MessagesState):
+    """Messages, and who holds the answer back once its first words are said."""
+
+    hold: str
+
+
+async def _model(state: Talk) -> dict[str, Any]:
     model = GenericFakeChatModel(messages=iter([AIMessage("one two three")]))
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 
-def _ask(state: MessagesState) -> dict[str, Any]:
-    del state
+async def _ask(state: Talk) -> dict[str, Any]:
+    if hold := state.get("hold"):
+        reached[hold].set()
+        await gates[hold].wait()
     return {"messages": [AIMessage(f"heard {interrupt({'question': 'go on?'})}")]}
 
 
@@ -54,7 +62,7 @@ def _step(name: str, *, held: bool = False) -> Any:
 
 def chat() -> Any:
     """A model, then a question."""
-    builder = StateGraph(MessagesState)
+    builder = StateGraph(Talk)
     builder.add_node("model", _model)
     builder.add_node("ask", _ask)
     builder.add_edge(START, "model")

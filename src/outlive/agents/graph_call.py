@@ -24,6 +24,8 @@ Nodes = All | Sequence[str]
 
 KEPT_UNDER = "langgraph"
 """Where in a run's metadata the LangGraph protocol keeps its request, with how the graph is to be called."""
+REFS = "checkpoint_refs"
+"""A mode of our own: the addresses of checkpoints, without the states in them."""
 _RESUME = "__resume__"
 _CONFIG = frozenset({"configurable", "max_concurrency", "metadata", "recursion_limit", "tags"})
 # Addresses of checkpoints are ours to choose: a client that set them would write into, or read from, another
@@ -84,6 +86,25 @@ class Maker:
             after=asked.get("interrupt_after") or (),
             modes=frozenset(asked.get("modes") or ()),
         )
+
+
+def asked_for(modes: frozenset[str]) -> frozenset[str]:
+    """Return the modes to ask a graph for; values and updates always, for they tell how it ended."""
+    wanted = modes | {"values", "updates"}
+    return wanted - {REFS} | {"checkpoints"} if REFS in wanted else wanted
+
+
+def reference(checkpoint: Any) -> dict[str, Any]:
+    """Return the address of a checkpoint, and how it came about, without the state in it."""
+    own, parent = (_checkpoint_id(checkpoint.get(name)) for name in ("config", "parent_config"))
+    metadata = checkpoint.get("metadata") or {}
+    shown = {"id": own, "step": metadata.get("step"), "source": metadata.get("source")}
+    return {**shown, "parent_id": parent} if parent else shown
+
+
+def _checkpoint_id(config: Any) -> str | None:
+    found: str | None = ((config or {}).get("configurable") or {}).get("checkpoint_id")
+    return found
 
 
 def _asked(context: agents.Context) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast
@@ -246,8 +246,9 @@ class _Driven:
             async with aclosing(_items(self.graph, call, self.context, self.saver, self.modes)) as items:
                 async for namespace, mode, data in items:
                     ending.see(namespace, mode, data)
-                    if mode in self.modes and (self.subgraphs or not namespace):
-                        yield agents.Chunk(mode="|".join((mode, *namespace)), data=data)
+                    for shown, value in self._recorded(mode, data):
+                        if self.subgraphs or not namespace:
+                            yield agents.Chunk(mode="|".join((shown, *namespace)), data=value)
                     for note in self.undeclared.take():
                         yield note
         except GraphDrained:
@@ -258,6 +259,12 @@ class _Driven:
         for note in self.undeclared.take():
             yield note
         yield last or ending.outcome()
+
+    def _recorded(self, mode: str, data: Any) -> Iterator[tuple[str, Any]]:
+        if mode in self.modes:
+            yield mode, data
+        if mode == "checkpoints" and graph_call.REFS in self.modes:
+            yield graph_call.REFS, graph_call.reference(data)
 
 
 def _stopping_at(graph: Graph, call: graph_call.Call) -> None:
@@ -288,12 +295,11 @@ def _items(
     saver: fenced_saver.FencedSaver,
     modes: frozenset[str],
 ) -> AsyncGenerator[Item, None]:
-    # Values and updates are always asked for: they tell how the graph ended.
     items = graph.astream(
         call.input,
         call.config,
         context=call.context,
-        stream_mode=cast("Any", sorted(modes | {"values", "updates"})),
+        stream_mode=cast("Any", sorted(graph_call.asked_for(modes))),
         subgraphs=True,
         durability=context.run.policy.durability.value,
         control=_Control(context, saver),

@@ -27,9 +27,17 @@ ON_TORN, GRACE, KEY = "Outlive-On-Torn", "Outlive-Grace", "Idempotency-Key"
 
 
 async def submit(
-    plane: Plane, request: Request, new: NewRun, *, thread: str | None, viewer: str | None = None
+    plane: Plane,
+    request: Request,
+    new: NewRun,
+    *,
+    thread: str | None,
+    viewer: str | None = None,
+    modes: frozenset[str] | None = None,
 ) -> Submitted:
     """Make the run that a request asks for, on the thread of that name, or on one of its own.
+
+    ``modes`` are those that are recorded, if not those of the request.
 
     Raises ``NotFound`` for a thread that is not there, unless the request says to make it.
     """
@@ -48,7 +56,7 @@ async def submit(
         principal=principal,
         policy=_policy(request, new, agent),
         not_before=time.time() + new.after_seconds if new.after_seconds else None,
-        metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent)},
+        metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent, modes)},
         viewer=viewer,
     )
 
@@ -98,7 +106,9 @@ def _seconds(text: str | None) -> float | None:
         raise errors.InvalidInput(f"{GRACE} is a number of seconds.", field=GRACE) from None
 
 
-def _kept(new: NewRun, assistant: Assistant, agent: LangGraphAgent) -> dict[str, Any]:
+def _kept(
+    new: NewRun, assistant: Assistant, agent: LangGraphAgent, modes: frozenset[str] | None
+) -> dict[str, Any]:
     """Return what is kept of the request: how the graph is to be called, and what a reader is shown of it."""
     wanted = Wanted(modes=frozenset(new.modes), subgraphs=new.stream_subgraphs)
     call = {
@@ -107,7 +117,7 @@ def _kept(new: NewRun, assistant: Assistant, agent: LangGraphAgent) -> dict[str,
         "interrupt_before": new.interrupt_before,
         "interrupt_after": new.interrupt_after,
         "checkpoint_id": new.fork,
-        "modes": sorted(wanted.recorded() - agent.modes),
+        "modes": sorted((wanted.recorded() if modes is None else modes) - agent.modes),
     }
     sent = new.model_dump(mode="json", exclude={"metadata", "assistant_id"}, exclude_unset=True)
     return {

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.http import auth
-from outlive.http.langgraph import assistants, runs, system, threads, wire
+from outlive.http.langgraph import assistants, channels, commands, runs, system, threads, wire
 from outlive.http.langgraph.plane import Plane
 from outlive.runtime import Outlive
 
@@ -48,7 +48,7 @@ def router(
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
-    for part in (assistants, threads, runs):
+    for part in (assistants, threads, runs, commands, channels):
         part.add(scoped, plane)
     routes.include_router(scoped)
     return routes

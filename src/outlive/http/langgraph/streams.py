@@ -70,12 +70,12 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     await outlive.presence.join(present, recorded=recorded)
     # What ``messages`` shows of a message is all of it so far, so chunks before the cursor are read again.
-    whole = "messages" in mine.wanted.modes
-    start = 0 if whole else present.seen
+    again = "messages" in mine.wanted.modes
+    start = 0 if again else present.seen
     async with aclosing(subscription.looks(outlive.store, present.run_id, after=start)) as looks:
         async for look in looks:
-            events = await _whole(outlive, look.events)
-            if whole or mine.part or events is not look.events:
+            events = await whole(outlive, look.events)
+            if again or mine.part or events is not look.events:
                 framed = list(mine.of(events))
             else:
                 framed = look.once(_maker(mine.run_id, mine.wanted))
@@ -92,7 +92,7 @@ def _maker(run_id: str, wanted: Wanted) -> Callable[[Sequence[Event]], Framed]:
     return make
 
 
-async def _whole(outlive: Outlive, events: Sequence[Event]) -> Sequence[Event]:
+async def whole(outlive: Outlive, events: Sequence[Event]) -> Sequence[Event]:
     """Put the bodies of large events in place of the references to them: these clients know of none."""
     if not any(large.digest_in(event.payload) for event in events):
         return events

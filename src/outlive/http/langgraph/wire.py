@@ -118,6 +118,11 @@ async def read(request: Request, kind: type[T], limit: int, *, empty: Any = None
     """
     received = await body.receive(request, limit)
     parsed = empty if empty is not None and not received.strip() else body.parse(received)
+    return typed(kind, parsed)
+
+
+def typed(kind: type[T], parsed: Any) -> T:
+    """Return what a client sent as what it has to be; raises ``InvalidInput``, which names the field."""
     try:
         return pydantic.TypeAdapter(kind).validate_python(parsed)
     except pydantic.ValidationError as failure:
