@@ -27,6 +27,8 @@ ALLOWED = {
     (Move.SWEEP, R, Q): (1,),
     (Move.SWEEP, R, State.STOPPED): (1,),
     (Move.SWEEP, R, State.ABANDONED): (1,),
+    (Move.DELETE, Q, State.STOPPED): (0,),
+    (Move.DELETE, R, State.STOPPED): (1,),
 }
 
 
@@ -61,7 +63,7 @@ def test_every_state_can_be_reached_and_every_live_one_left() -> None:
 
 def test_only_those_who_may_end_a_run_do() -> None:
     ending = {rule.move for rule in states.RULES if rule.targets & states.TERMINAL}
-    assert ending == {Move.SETTLE, Move.STOP, Move.SWEEP}
+    assert ending == {Move.SETTLE, Move.STOP, Move.SWEEP, Move.DELETE}
 
 
 def test_every_write_of_a_holder_proves_its_claim() -> None:

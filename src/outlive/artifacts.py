@@ -64,6 +64,10 @@ class Root:
             raise errors.NotFound(f"There is no artifact {artifact.name!r} here.", run_id=run_id)
         return self._run(run_id) / artifact.place / artifact.name
 
+    async def remove(self, run_id: str) -> None:
+        """Remove every file of a run, of whichever attempt; there may be none."""
+        await asyncio.to_thread(shutil.rmtree, self._run(run_id), ignore_errors=True)
+
     def _run(self, run_id: str) -> Path:
         if not re.fullmatch(r"[0-9a-zA-Z_-]{1,64}", run_id):
             raise errors.InvalidInput("This run cannot have artifacts.", run_id=run_id)

@@ -8,6 +8,7 @@
     │   ├── Forbidden            they hold, and do not reach that far: 403
     │   ├── NoTenant             the application let a request in without saying whose it is: 403
     │   ├── NotFound             no such run, thread or agent (or not yours): 404
+    │   ├── Deleted              the thread was deleted while somebody followed it: 410
     │   ├── Pruned               the events after the cursor are not kept any more: 410
     │   ├── KeyConflict          same idempotency key, other body: 409
     │   ├── Conflict             there is one of that id already: 409
@@ -18,6 +19,7 @@
     │   ├── ThreadLeft           an earlier run left the thread part-way: 409
     │   │   ├── ThreadTorn       and the policy is to reject what would repeat it
     │   │   └── ThreadWaiting    and it waits for an answer, which this message is not
+    │   ├── ThreadUnsettled      what the thread's effects came to is open: 409
     │   ├── NothingToAnswer      the thread waits for no answer, or not any more: 409
     │   ├── BadRequest           it is put together wrongly: 400
     │   ├── InvalidInput         wrong type, unknown value, malformed JSON: 422
@@ -112,6 +114,14 @@ class NotFound(Refused):
     default_hint = "Check the id, the database and the tenant: a run is visible to its own tenant only."
 
 
+class Deleted(Refused):
+    """The thread was deleted, and its runs with it."""
+
+    code = "deleted"
+    status = 410
+    default_hint = "Nothing follows: forget its id.  What its effects did is still in the ledger."
+
+
 class Pruned(Refused):
     """The events after this cursor are not kept any more.
 
@@ -199,6 +209,14 @@ class ThreadWaiting(ThreadLeft):
     code = "thread_waiting"
     position = "waiting"
     default_hint = "Answer the run named here, or send the message with on_torn=restart or rollback."
+
+
+class ThreadUnsettled(Refused):
+    """What became of an effect of this thread is open, and nobody may be left to find out."""
+
+    code = "thread_unsettled"
+    status = 409
+    default_hint = "Settle what is named here, or delete the thread by force: the ledger keeps its effects."
 
 
 class NothingToAnswer(Refused):

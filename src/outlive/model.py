@@ -153,6 +153,7 @@ class Thread:
     created_at: float
     position: Position | None
     left_by: str | None
+    copied_from: str | None = None
 
     @classmethod
     def from_row(cls, row: Row) -> Thread:
@@ -164,6 +165,7 @@ class Thread:
             created_at=row["created_at"] / 1000,
             position=_position(row["position"]),
             left_by=row["left_by"],
+            copied_from=row["copied_from"],
         )
 
 

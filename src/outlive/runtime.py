@@ -23,13 +23,13 @@ from outlive import (
     large,
     lease,
     notifications,
-    observation,
     presence,
     retention,
     seams,
     shutdown,
     signals,
     sweeper,
+    threads,
     worker,
 )
 from outlive.agents import Agent, Binds, Registry
@@ -49,7 +49,7 @@ DRAIN_BUDGET = 10.0
 """Seconds that closing may take to hand work back."""
 
 
-class Outlive(observation.Observation):
+class Outlive(threads.Threads):
     """Runs, their execution and their events, over one database.
 
     ``database`` is ``sqlite:///file`` or ``postgresql://…``; ``direct_database`` is for LISTEN where the
@@ -120,6 +120,7 @@ class Outlive(observation.Observation):
             "sweeper": self._sweeper.run(),
             "presence": self.presence.run(),
             "disconnect": self._disconnect.run(),
+            "deletion": self.deletion().run(),
         }
         if self._retention is not None:
             duties["retention"] = retention.Retention(

@@ -58,7 +58,7 @@ class Position(StrEnum):
 
 
 class Move(StrEnum):
-    """The eight ways in which a run's row changes."""
+    """The nine ways in which a run's row changes."""
 
     SUBMIT = "submit"
     CLAIM = "claim"
@@ -68,6 +68,7 @@ class Move(StrEnum):
     HAND_BACK = "hand_back"
     STOP = "stop"
     SWEEP = "sweep"
+    DELETE = "delete"
 
 
 class Who(StrEnum):
@@ -123,6 +124,7 @@ def _rule(
 _SUBMIT = frozenset({Guard.KEY, Guard.ADMISSION, Guard.THREAD_LOCK})
 _CLAIM = frozenset({Guard.THREAD_LOCK, Guard.LOWEST_POS, Guard.THREAD_FREE, Guard.NOT_STOPPED})
 _SWEEP = frozenset({Guard.THREAD_LOCK, Guard.STATE, Guard.EXPIRED, Guard.EPOCH})
+_DELETE = frozenset({Guard.THREAD_LOCK, Guard.STATE})
 _Q, _R = State.QUEUED, State.RUNNING
 
 RULES: tuple[Rule, ...] = (
@@ -173,6 +175,9 @@ RULES: tuple[Rule, ...] = (
         guards=_SWEEP | {Guard.LOSSES_SPENT, Guard.NOT_STOPPED},
         epoch=1,
     ),
+    # With its thread, and without waiting for its holder, whom the raised epoch shuts out.
+    _rule(Move.DELETE, _Q, State.STOPPED, who=Who.ANYONE, guards=_DELETE),
+    _rule(Move.DELETE, _R, State.STOPPED, who=Who.ANYONE, guards=_DELETE, epoch=1),
 )
 
 MOVES: Mapping[Move, tuple[Rule, ...]] = MappingProxyType(

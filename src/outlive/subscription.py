@@ -141,7 +141,8 @@ async def follow(store: Store, run_id: str, *, after: int = 0) -> AsyncGenerator
     """Yield every committed event of a run after ``after``, in order, up to and including its end.
 
     The generator ends only after the ``end`` event.  Close it (``aclosing``) to stop watching; stopping has
-    no effect on the run.  Raises ``StoreUnavailable`` when the database stays away.
+    no effect on the run.  Raises ``StoreUnavailable`` when the database stays away, ``Deleted`` if its thread
+    was deleted meanwhile.
     """
     async with aclosing(looks(store, run_id, after=after)) as read:
         async for look in read:
@@ -230,12 +231,18 @@ def _seen(events: Sequence[Event], *, full: bool = False) -> Look:
 
 async def _over(store: Store, run_id: str, after: int) -> bool:
     """True if the cursor already stands at the end of an ended run: nothing will ever follow it."""
-    run = await store.read(reads.run(run_id, None))
+    try:
+        run = await store.read(reads.run(run_id, None))
+    except errors.NotFound:
+        raise errors.Deleted(run_id=run_id) from None
     return run.state.terminal and after >= run.last_seq
 
 
 async def follow_thread(store: Store, thread_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
-    """Yield every committed event of a thread after ``after`` in the thread's own sequence, for ever."""
+    """Yield every committed event of a thread after ``after`` in the thread's own sequence, for ever.
+
+    Raises ``Deleted`` once the thread is deleted.
+    """
     async with aclosing(thread_looks(store, thread_id, after=after)) as read:
         async for look in read:
             for event in look.events:
@@ -263,4 +270,6 @@ async def thread_looks(store: Store, thread_id: str, *, after: int = 0) -> Async
 
 async def _read_thread(store: Store, thread_id: str, after: int, size: int) -> Look:
     events = await store.read(reads.thread_events(thread_id, after, size))
+    if not events and not await store.read(reads.thread_is_there(thread_id)):
+        raise errors.Deleted
     return Look(events, full=len(events) >= size)

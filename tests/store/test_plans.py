@@ -116,7 +116,10 @@ IDS = {"ids": ["run-1000001-1", "run-1000002-1"]}
 ENDED = {"state": "done", "result": "1", "error": None, "calls": 1}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "read_key": ({"tenant": "tenant-1", "key": "run-1000001"}, {"run_keys"}),
-    "point_key": ({"tenant": "tenant-1", "key": "k", "run_id": "new", "seen": "old"}, {"run_keys"}),
+    "point_key": (
+        {"tenant": "tenant-1", "key": "k", "run_id": "new", "seen": "old"},
+        {"run_keys|run_keys_by_run"},
+    ),
     "live_runs": ({"thread_id": "thread-1"}, {"runs_live_by_thread"}),
     "insert_run": (SUBMIT, {"runs_queued"}),
     "request_stop": ({"run_id": "live-4", "reason": "requested"}, {"runs"}),
@@ -145,6 +148,21 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"threads_key", "runs_by_thread"},
     ),
     "thread": ({"tenant": "tenant-1", "thread": "thread-1"}, {"threads_key"}),
+    "thread_is_there": ({"thread_id": "thread-1"}, {"threads"}),
+    "list_threads": ({"tenant": "tenant-1", "limit": 20, "before": "thread-9"}, {"threads_by_tenant"}),
+    "open_effects_of_thread": ({"thread_id": "thread-1", "limit": 10}, {"effects_by_thread"}),
+    "count_effects_of_thread": ({"thread_id": "thread-1"}, {"effects_by_thread"}),
+    "bury_thread": ({"thread_id": "thread-1", "grave": "x"}, {"threads"}),
+    "forget_keys_of_thread": ({"thread_id": "thread-1"}, {"run_keys_by_run", "runs_by_thread"}),
+    "buried_threads": ({"limit": 10}, {"threads_deleted"}),
+    "lock_buried_thread": ({"thread_id": "thread-1"}, {"threads|threads_deleted"}),
+    "runs_of_thread": ({"thread_id": "thread-1"}, {"runs_by_thread"}),
+    "clear_events": ({"thread_id": "thread-1", "limit": 10}, {"events", "events_by_thread"}),
+    "clear_bodies": ({"thread_id": "thread-1"}, {"event_bodies", "runs_by_thread"}),
+    "clear_viewers_of_runs": ({"thread_id": "thread-1"}, {"presence_by_run", "runs_by_thread"}),
+    "clear_viewers_of_thread": ({"thread_id": "thread-1"}, {"presence_by_thread"}),
+    "clear_runs": ({"thread_id": "thread-1"}, {"runs_by_thread"}),
+    "clear_thread": ({"thread_id": "thread-1"}, {"threads|threads_deleted"}),
     "events_after": ({"run_id": "run-1000001", "after": 0, "limit": 10}, {"events"}),
     "thread_events_after": ({"thread_id": "thread-1", "after": 0, "limit": 10}, {"events_by_thread"}),
     "keep_presence": ({"viewers": [("viewer-live-1", 1)], "lease_ms": 1}, {"presence"}),
@@ -323,7 +341,7 @@ TABLES = {
 }
 OF_LIVE_RUNS = {
     "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",
-    "runs_cancellable", "one_unsettled_effect_per_resource",
+    "runs_cancellable", "one_unsettled_effect_per_resource", "threads_deleted",
 }  # fmt: skip
 """Partial indexes: reading one from end to end reads the few runs that are live."""
 

@@ -11,6 +11,7 @@ import pytest
 
 import outlive
 from outlive import errors, states
+from outlive.agents import saver_sqlite
 from outlive.states import Move, State
 from outlive.store import moves, postgres, sql, sqlite, steps
 from outlive.store.script import statement
@@ -60,13 +61,13 @@ def assigned(text: str) -> set[str]:
 def test_only_these_blocks_change_a_runs_state_or_epoch(dialect: sql.Dialect) -> None:
     found = {name: assigned(text) for name, text in writers(dialect).items()}
     changing = {name for name, columns in found.items() if columns & {"state", "epoch"} or not columns}
-    assert changing == {*CHANGES, "finish"}
+    assert changing == {*CHANGES, "finish", "clear_runs"}
     alone = POSTGRESQL_ALONE & set(found) if dialect is sql.Dialect.POSTGRESQL else set()
-    assert set(found) == {*CHANGES, "finish", *KEEPS, *alone}
+    assert set(found) == {*CHANGES, "finish", "clear_runs", *KEEPS, *alone}
     deleting = {
         name for name, text in blocks(dialect).items() if re.search(r"DELETE FROM (runs|events)\b", text)
     }
-    assert deleting == {"prune_events"}
+    assert deleting == {"prune_events", "clear_events", "clear_runs"}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -255,6 +256,7 @@ def test_every_block_is_accepted_by_sqlite() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
     sqlite.prepare(connection)
+    saver_sqlite.setup_sqlite(connection)
     for name, block in sql.load(sql.Dialect.SQLITE).items():
         for text in block.statements:
             names = set(re.findall(r"(?<!:):(\w+)", text))

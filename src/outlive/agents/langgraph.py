@@ -140,6 +140,11 @@ class LangGraphAgent:
         position, _ = await stands(self.reading, {"configurable": {"thread_id": thread_id}})
         return position
 
+    async def forget(self, thread_id: str) -> None:
+        """Delete a thread from the graph's own saver; what is beside the runs goes with them."""
+        if self._own is not None:
+            await self._own.adelete_thread(thread_id)
+
     def answers(self, given: Any) -> bool:
         """Say whether an input is ``{"command": {"resume": value}}``."""
         return graph_call.is_answer(given)

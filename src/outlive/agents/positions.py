@@ -18,3 +18,12 @@ class Positions(Protocol):
     def answers(self, given: Any) -> bool:
         """Say whether an input answers a question that a run paused with."""
         ...
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """An agent that keeps something of a thread elsewhere than in the database of the runs."""
+
+    async def forget(self, thread_id: str) -> None:
+        """Delete what is kept of a thread, by its internal id; there may be nothing."""
+        ...

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings
+from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, threads
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -42,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(runs.app, name="runs")
+app.add_typer(threads.app, name="threads")
 app.add_typer(effects.app, name="effects")
 app.add_typer(keys.app, name="keys")
 app.command("serve")(serving.serve)
@@ -101,7 +102,7 @@ def exit_code(failure: errors.OutliveError) -> int:
     """Return the exit code of a failure."""
     if isinstance(failure, errors.Unavailable):
         return 3
-    if isinstance(failure, errors.NotFound):
+    if isinstance(failure, errors.NotFound | errors.Deleted):
         return 4
     return 2 if isinstance(failure, errors.Misconfigured | errors.InvalidInput) else 1
 

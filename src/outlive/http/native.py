@@ -14,7 +14,7 @@ import pydantic
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from outlive import addresses, commands, errors, seams
-from outlive.http import artifacts, auth, body, effects, health, problem, streaming
+from outlive.http import artifacts, auth, body, effects, health, problem, streaming, threads
 from outlive.model import Admitted, Run, StopOutcome
 from outlive.policy import OnBusy, OnDisconnect, OnTorn, RunPolicy
 from outlive.principal import Principal
@@ -24,7 +24,6 @@ from outlive.states import State
 BODY_LIMIT = 4 * 1024 * 1024
 PAGE = 1000
 _KEY = "Idempotency-Key"
-_OF_THREAD = ("thread", "created_at", "last_seq", "position", "left_by")
 
 
 class NewRun(pydantic.BaseModel):
@@ -88,9 +87,9 @@ def router(
     problem.readable(scoped, "/runs/{run_id}/events", native.events)
     problem.readable(scoped, "/runs/{run_id}/events/{seq}", native.event)
     problem.readable(scoped, "/threads/{thread:path}/events", native.thread_events)
-    problem.readable(scoped, "/threads/{thread:path}", native.thread)  # a thread's name may hold slashes
     effects.add(scoped, outlive)
     artifacts.add(scoped, outlive)
+    threads.add(scoped, outlive)
     routes.include_router(scoped)
     return routes
 
@@ -250,16 +249,6 @@ class _Native:
         """Read one event of a run, whole, however large."""
         return body.Json(streaming.shown(await self.outlive.event(run_id, seq, tenant=_tenant(request))))
 
-    async def thread(self, request: Request, thread: str) -> Response:
-        """Read a thread: its live runs, if any, and its newest runs."""
-        tenant = _tenant(request)
-        found = await self.outlive.thread(thread, tenant=tenant)
-        recent = await self.outlive.runs(tenant=tenant, thread=thread)
-        live = [run.run_id for run in recent if not run.state.terminal]
-        shown: dict[str, Any] = {name: getattr(found, name) for name in _OF_THREAD}
-        shown |= await effects.of_thread(self.outlive, found)
-        return body.Json(shown | {"live": live, "runs": [run.public() for run in recent]})
-
     async def thread_events(
         self,
         request: Request,
@@ -271,7 +260,7 @@ class _Native:
     ) -> Response:
         """Stream the events of all runs of a thread after the cursor; it goes on when a run ends."""
         if _named_events(request):
-            return await self.thread(request, f"{thread}/events")
+            return await threads.Routes(self.outlive).read(request, f"{thread}/events")
         _only_one(request, streaming.CURSOR)
         tenant = _tenant(request)
         found = await self.outlive.thread(thread, tenant=tenant)

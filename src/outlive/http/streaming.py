@@ -129,13 +129,16 @@ async def _frames(
     outlive: Outlive, present: presence.Viewer, *, recorded: bool
 ) -> AsyncGenerator[bytes, None]:
     await outlive.presence.join(present, recorded=recorded)
-    async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
-        async for look in looks:
-            if not present.seen and look.events[0].seq > 1:
-                yield _pruned_frame(look.events[0].seq, f"/runs/{present.run_id}")
-            for piece, seen in look.once(_pieces):
-                yield piece
-                present.seen = seen
+    try:
+        async with aclosing(subscription.looks(outlive.store, present.run_id, after=present.seen)) as looks:
+            async for look in looks:
+                if not present.seen and look.events[0].seq > 1:
+                    yield _pruned_frame(look.events[0].seq, f"/runs/{present.run_id}")
+                for piece, seen in look.once(_pieces):
+                    yield piece
+                    present.seen = seen
+    except errors.Deleted as gone:
+        yield _deleted_frame(gone)
 
 
 async def _thread_frames(
@@ -143,13 +146,21 @@ async def _thread_frames(
 ) -> AsyncGenerator[bytes, None]:
     await outlive.presence.join(present)
     make = _thread_pieces(thread_id)
-    async with aclosing(subscription.thread_looks(outlive.store, thread_id, after=present.seen)) as looks:
-        async for look in looks:
-            if not present.seen and look.events[0].thread_seq > 1:
-                yield _pruned_frame(look.events[0].thread_seq, None)
-            for piece, seen in look.once(make):
-                yield piece
-                present.seen = seen
+    try:
+        async with aclosing(subscription.thread_looks(outlive.store, thread_id, after=present.seen)) as looks:
+            async for look in looks:
+                if not present.seen and look.events[0].thread_seq > 1:
+                    yield _pruned_frame(look.events[0].thread_seq, None)
+                for piece, seen in look.once(make):
+                    yield piece
+                    present.seen = seen
+    except errors.Deleted as gone:
+        yield _deleted_frame(gone)
+
+
+def _deleted_frame(gone: errors.Deleted) -> bytes:
+    """Say that the thread was deleted.  It has no id: whoever asks again is answered with 404."""
+    return sse.frame(event="deleted", data=json.dumps({"code": gone.code, "title": gone.message}))
 
 
 def _pruned_frame(oldest: int, snapshot: str | None) -> bytes:

@@ -264,8 +264,9 @@ def settle(effect_id: str, tenant: str | None, executed: bool, result: str | Non
 
 def again(effect: Effect, cause: str = "") -> Steps[str]:
     """Have the aftermath of an effect's run seen to once more; returns the run that does."""
-    run = yield from steps.known(effect.run_id)
-    return (yield from effect_steps.enter_aftermath(run, cause or f"{effect.effect_id}/{effect.calls}"))
+    run = yield from steps.own(effect.run_id)  # None: its thread was deleted
+    cause = cause or f"{effect.effect_id}/{effect.calls}"
+    return (yield from effect_steps.enter_aftermath(run or effect, cause))
 
 
 @script()
@@ -331,7 +332,9 @@ def settle_run(holder: Claim, verdict: Verdict, expected: int, raise_epoch: bool
         raise ValueError(f"a holder cannot settle a run as {verdict.state}")
     yield statement("lock_thread", thread_id=holder.thread_id)
     yield statement("lock_run", run_id=holder.run_id)
-    run = yield from steps.known(holder.run_id)
+    run = yield from steps.own(holder.run_id)
+    if run is None:  # its thread was deleted
+        raise errors.Fenced(steps.LATE, run_id=holder.run_id)
     step = int(raise_epoch)
     if run.state is verdict.state and run.claim_token == holder.claim_token:
         if run.epoch == holder.epoch + step and run.last_seq == expected + len(verdict.tail) + 1:

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from outlive import policy
-from outlive.ledger import EXECUTED, EffectState
+from outlive.ledger import EXECUTED, Effect, EffectState
 from outlive.model import Run, Verdict, millis
 from outlive.states import State
 from outlive.store.script import Steps, statement
@@ -62,14 +62,17 @@ def aftermath_id(origin: str, cause: str) -> str:
     return hashlib.sha256(f"aftermath/{origin}/{cause}".encode()).hexdigest()[:32]
 
 
-def enter_aftermath(run: Run, cause: str) -> Steps[str]:
-    """Queue the run that sees to a chain's effects, on a thread of its own; returns its id."""
+def enter_aftermath(run: Run | Effect, cause: str) -> Steps[str]:
+    """Queue the run that sees to a chain's effects, on a thread of its own; returns its id.
+
+    An effect stands for its run, whose thread may have been deleted.
+    """
     run_id = aftermath_id(run.origin, cause)
     yield statement("insert_run", **_columns(run, run_id))
     return run_id
 
 
-def _columns(run: Run, run_id: str) -> dict[str, object]:
+def _columns(run: Run | Effect, run_id: str) -> dict[str, object]:
     return {
         "run_id": run_id,
         "tenant": run.tenant,
@@ -81,7 +84,7 @@ def _columns(run: Run, run_id: str) -> dict[str, object]:
         "input": json.dumps({"origin": run.origin}),
         "metadata": json.dumps({"aftermath_of": run.run_id}),
         "policy": _POLICY.to_json(),
-        "notify": run.notify,  # whoever heard what was executed hears what became of it
+        "notify": run.notify if isinstance(run, Run) else None,  # whoever heard what was executed hears what became of it
         "on_disconnect": _POLICY.on_disconnect.value,
         "grace_ms": millis(_POLICY.grace),
         "recovery": _POLICY.recovery.value,

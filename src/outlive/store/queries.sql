@@ -434,7 +434,7 @@ SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.c
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
-WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant) AND t.deleted_at IS NULL
 
 -- name: list_runs
 -- Newest first.  The order is one that only the tenant's own index gives: by run id alone PostgreSQL would
@@ -444,7 +444,7 @@ SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.c
     r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
-WHERE r.tenant = :tenant
+WHERE r.tenant = :tenant AND t.deleted_at IS NULL
     AND r.created_at <= coalesce(
         (SELECT b.created_at FROM runs b WHERE b.run_id = :before AND b.tenant = :tenant), 9223372036854775807)
     AND (CAST(:before AS TEXT) IS NULL OR (r.created_at, r.run_id) < (
@@ -472,8 +472,21 @@ ORDER BY r.created_at DESC, r.run_id DESC
 LIMIT :limit
 
 -- name: thread
-SELECT thread_id, external_id AS thread, last_seq, created_at, position, left_by FROM threads
+SELECT thread_id, external_id AS thread, last_seq, created_at, position, left_by, copied_from FROM threads
 WHERE tenant = :tenant AND external_id = :thread
+
+-- name: thread_is_there
+SELECT 1 AS found FROM threads WHERE thread_id = :thread_id AND deleted_at IS NULL
+
+-- name: list_threads
+-- Newest first.
+SELECT thread_id, external_id AS thread, last_seq, created_at, position, left_by, copied_from FROM threads
+WHERE tenant = :tenant
+    AND (CAST(:before AS TEXT) IS NULL OR (created_at, thread_id) < (
+        SELECT b.created_at, b.thread_id FROM threads b
+        WHERE b.tenant = :tenant AND b.external_id = :before))
+ORDER BY created_at DESC, thread_id DESC
+LIMIT :limit
 
 -- name: events_after
 SELECT run_id, seq, thread_seq, epoch, kind, mode, payload, created_at FROM events
@@ -611,6 +624,76 @@ SELECT oldest_seq FROM runs WHERE run_id = :run_id
 
 -- name: oldest_of_thread
 SELECT oldest_seq FROM threads WHERE thread_id = :thread_id
+
+-- ------------------------------------------------------------------ threads: delete
+
+-- name: open_effects_of_thread
+SELECT {effect}
+FROM effects LEFT JOIN runs r ON r.run_id = effects.run_id
+WHERE effects.thread_id = :thread_id
+    AND (effects.state IN ('started', 'unknown') OR effects.due IS NOT NULL)
+ORDER BY effects.created_at, effects.effect_id
+LIMIT :limit
+
+-- name: count_effects_of_thread
+SELECT count(*) AS many FROM effects WHERE thread_id = :thread_id
+
+-- name: bury_thread
+-- Its name is free from here on, and nobody can be of this tenant: no name has such a character.
+UPDATE threads SET tenant = :grave, external_id = thread_id, deleted_at = {now}
+WHERE thread_id = :thread_id AND deleted_at IS NULL
+RETURNING thread_id
+
+-- name: forget_keys_of_thread
+DELETE FROM run_keys WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
+
+-- name: buried_threads
+SELECT thread_id FROM threads WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT :limit
+
+-- name: lock_buried_thread
+SELECT thread_id FROM threads WHERE thread_id = :thread_id AND deleted_at IS NOT NULL {lock}
+
+-- name: runs_of_thread
+SELECT run_id, agent FROM runs WHERE thread_id = :thread_id ORDER BY pos
+
+-- name: clear_events
+DELETE FROM events WHERE (run_id, seq) IN (
+    SELECT run_id, seq FROM events WHERE thread_id = :thread_id ORDER BY thread_seq LIMIT :limit)
+RETURNING seq
+
+-- name: clear_bodies
+DELETE FROM event_bodies WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
+
+-- name: clear_viewers_of_runs
+DELETE FROM presence WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
+
+-- name: clear_viewers_of_thread
+DELETE FROM presence WHERE thread_id = :thread_id
+
+-- name: clear_runs
+DELETE FROM runs WHERE thread_id = :thread_id
+
+-- name: clear_thread
+DELETE FROM threads WHERE thread_id = :thread_id AND deleted_at IS NOT NULL
+
+-- ------------------------------------------------------------------ LangGraph's tables of checkpoints
+-- They are there if a graph was ever bound to this database.  A thread's subgraphs are in them under its id.
+
+-- name: has_checkpoints
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'checkpoints'
+
+-- name: has_checkpoints [postgresql]
+SELECT 1 AS found WHERE to_regclass('checkpoints') IS NOT NULL
+
+-- name: delete_checkpoints
+DELETE FROM checkpoints WHERE thread_id = :thread_id
+
+-- name: delete_checkpoint_writes
+DELETE FROM writes WHERE thread_id = :thread_id
+
+-- name: delete_checkpoint_writes [postgresql]
+WITH blobs AS (DELETE FROM checkpoint_blobs WHERE thread_id = :thread_id)
+DELETE FROM checkpoint_writes WHERE thread_id = :thread_id
 
 -- ------------------------------------------------------------------ the database itself
 

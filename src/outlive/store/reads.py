@@ -48,6 +48,19 @@ def thread(name: str, tenant: str) -> Steps[Thread]:
 
 
 @script(reads=True)
+def thread_is_there(thread_id: str) -> Steps[bool]:
+    """Say whether a thread is there, by its internal id, and was not deleted."""
+    return bool((yield statement("thread_is_there", thread_id=thread_id)))
+
+
+@script(reads=True)
+def threads(tenant: str, *, limit: int, before: str | None = None) -> Steps[list[Thread]]:
+    """Return up to ``limit`` threads, newest first, older than the one named ``before``."""
+    rows = yield statement("list_threads", tenant=tenant, limit=limit, before=before)
+    return [Thread.from_row(row) for row in rows]
+
+
+@script(reads=True)
 def events(run_id: str, after: int, limit: int) -> Steps[list[Event]]:
     """Return up to ``limit`` committed events of a run with a seq above ``after``, in order."""
     rows = yield statement("events_after", run_id=run_id, after=after, limit=limit)

@@ -11,7 +11,7 @@ from typing import Any
 from outlive import errors, policy, seams
 from outlive.model import Claim, Offer, Run, StopOutcome, Swept, Verdict
 from outlive.states import Guard, Move, Reason, State
-from outlive.store import moves, steps
+from outlive.store import deleting, moves, reads, steps
 from outlive.store.script import Script, Steps, script, statement
 from outlive.testing.store_checks.bench import (
     LEASE,
@@ -258,6 +258,33 @@ async def a_holder_cannot_settle_on_what_is_not_its_to_give(bench: Bench) -> Non
     assert await bench.run(run.run_id) == run
 
 
+@check((Move.DELETE, Guard.STATE))
+async def deleting_a_thread_ends_its_live_runs_and_shuts_their_holder_out(bench: Bench) -> None:
+    """What has ended stays as it is; nobody finds any of them, and the name is free."""
+    ended = await bench.running()
+    await bench.settle(ended)
+    run = await bench.running(thread="t")
+    waits = await bench.queued(thread="t")
+    assert await bench.one.write(deleting.bury(ended.thread_id, force=False)) == deleting.Buried(
+        thread_id=ended.thread_id, runs=(ended.run_id,)
+    )
+    buried = await bench.two.write(deleting.bury(run.thread_id, force=False))
+    assert set(buried.stopped) == {run.run_id, waits.run_id}
+    for step in holders_moves(run.claim, run.last_seq).values():
+        await refused(errors.Fenced, bench.one.write(step))
+    assert await bench.renew([run.claim]) == []
+    log = await bench.one.read(reads.events(run.run_id, run.last_seq, 10))
+    assert [(event.epoch, event.data["state"]) for event in log] == [(run.epoch + 1, "stopped")]
+    for gone in (ended, run, waits):
+        await refused(errors.NotFound, bench.one.read(reads.run(gone.run_id, None)))
+    fresh = await bench.queued(thread="t")
+    assert fresh.thread_id != run.thread_id
+    await bench.stop(fresh)
+    assert await bench.one.write(deleting.bury(run.thread_id, force=False)) == deleting.Buried(
+        thread_id=run.thread_id
+    )
+
+
 @check((Move.SWEEP, Guard.LOSSES_LEFT), (Move.SWEEP, Guard.LOSSES_SPENT))
 async def a_run_is_given_back_while_losses_are_left_and_abandoned_after(bench: Bench) -> None:
     """``max_losses`` executors may be lost; the next loss ends the run, as does ``recovery=stop``."""
@@ -293,10 +320,11 @@ async def a_stop_request_decides_what_a_sweep_does(bench: Bench) -> None:
     (Move.CLAIM, Guard.THREAD_LOCK),
     (Move.STOP, Guard.THREAD_LOCK),
     (Move.SWEEP, Guard.THREAD_LOCK),
+    (Move.DELETE, Guard.THREAD_LOCK),
 )
 async def the_threads_row_is_locked_before_a_run_is_written(bench: Bench) -> None:
     """Everybody takes the locks in one order, so no two moves can wait for each other for ever."""
-    runs = await bench.expired()
+    runs, deleted = await bench.expired(), await bench.running()
     waits, idle = await bench.queued(thread="t"), await bench.queued(thread="v")
     steps: list[Script[Any]] = [
         moves.submit(bench.submission(thread="u"), bench.offer(agents=("x", bench.agent))),
@@ -305,6 +333,8 @@ async def the_threads_row_is_locked_before_a_run_is_written(bench: Bench) -> Non
         moves.stop(runs.run_id, bench.tenant, Reason.REQUESTED),
         moves.stop(idle.run_id, bench.tenant, Reason.REQUESTED),
         moves.sweep(await bench.suspect(runs), early=False),
+        deleting.bury((await bench.queued(thread="w")).thread_id, force=False),
+        deleting.bury(deleted.thread_id, force=False),
     ]
     for step in steps:
         names: list[str] = []
