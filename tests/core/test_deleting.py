@@ -18,7 +18,7 @@ from outlive.model import Admitted, EventKind
 from outlive.store import deleting
 from outlive.testing.paying import Paying
 
-OURS = ("runs", "events", "event_bodies", "run_keys", "presence", "threads")
+OURS = ("runs", "events", "event_bodies", "run_keys", "presence", "outbox", "threads")
 
 
 def left(database: str, *tables: str) -> dict[str, int]:

@@ -159,6 +159,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "runs_of_thread": ({"thread_id": "thread-1"}, {"runs_by_thread"}),
     "clear_events": ({"thread_id": "thread-1", "limit": 10}, {"events", "events_by_thread"}),
     "clear_bodies": ({"thread_id": "thread-1"}, {"event_bodies", "runs_by_thread"}),
+    "clear_notifications": ({"thread_id": "thread-1"}, {"outbox_by_run", "runs_by_thread"}),
     "clear_viewers_of_runs": ({"thread_id": "thread-1"}, {"presence_by_run", "runs_by_thread"}),
     "clear_viewers_of_thread": ({"thread_id": "thread-1"}, {"presence_by_thread"}),
     "clear_runs": ({"thread_id": "thread-1"}, {"runs_by_thread"}),

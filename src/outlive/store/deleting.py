@@ -114,6 +114,7 @@ def clear(thread_id: str) -> Steps[None]:
         yield statement("delete_checkpoints", thread_id=thread_id)
         yield statement("delete_checkpoint_writes", thread_id=thread_id)
     yield statement("clear_bodies", thread_id=thread_id)
+    yield statement("clear_notifications", thread_id=thread_id)  # they tell what its runs came to
     yield statement("clear_viewers_of_runs", thread_id=thread_id)
     yield statement("clear_viewers_of_thread", thread_id=thread_id)
     yield statement("clear_runs", thread_id=thread_id)

@@ -84,7 +84,9 @@ def _columns(run: Run | Effect, run_id: str) -> dict[str, object]:
         "input": json.dumps({"origin": run.origin}),
         "metadata": json.dumps({"aftermath_of": run.run_id}),
         "policy": _POLICY.to_json(),
-        "notify": run.notify if isinstance(run, Run) else None,  # whoever heard what was executed hears what became of it
+        "notify": run.notify
+        if isinstance(run, Run)
+        else None,  # whoever heard what was executed hears what became of it
         "on_disconnect": _POLICY.on_disconnect.value,
         "grace_ms": millis(_POLICY.grace),
         "recovery": _POLICY.recovery.value,

@@ -664,6 +664,9 @@ RETURNING seq
 -- name: clear_bodies
 DELETE FROM event_bodies WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
 
+-- name: clear_notifications
+DELETE FROM outbox WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
+
 -- name: clear_viewers_of_runs
 DELETE FROM presence WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
 
