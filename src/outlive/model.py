@@ -158,15 +158,9 @@ class Thread:
     @classmethod
     def from_row(cls, row: Row) -> Thread:
         """Build a thread from a row of ``threads``."""
-        return cls(
-            thread_id=row["thread_id"],
-            thread=row["thread"],
-            last_seq=row["last_seq"],
-            created_at=row["created_at"] / 1000,
-            position=_position(row["position"]),
-            left_by=row["left_by"],
-            copied_from=row["copied_from"],
-        )
+        same = ("thread_id", "thread", "last_seq", "left_by", "copied_from")
+        plain: dict[str, Any] = {name: row[name] for name in same}
+        return cls(**plain, created_at=row["created_at"] / 1000, position=_position(row["position"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
