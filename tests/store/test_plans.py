@@ -265,7 +265,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
             "limit": 1,
             "offset": 0,
         },
-        {"threads_key", "runs_by_thread"},
+        {"threads_key|threads_by_tenant", "runs_by_thread"},
     ),
     "lock_assistant": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistants"}),
     "newest_version": ({"tenant": "tenant-1", "assistant_id": "assistant-1"}, {"assistant_versions"}),
