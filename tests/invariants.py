@@ -104,7 +104,6 @@ INVARIANTS = (
     Invariant(
         id="I10",
         sentence="A verdict and its notifications commit together, and each notification has a stable id.",
-        not_yet="There are no notifications yet.",
     ),
     Invariant(
         id="I11",

@@ -94,6 +94,29 @@ _PUBLIC = (
 )
 
 
+class Came(StrEnum):
+    """What came of a try."""
+
+    DELIVERED = "delivered"
+    GONE = "gone"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a receiver answered.  ``status`` None: nothing.
+
+    ``theirs``: the receiver as a whole is not well, whatever it was sent.  ``after``: for how many seconds it
+    asked to be left alone.
+    """
+
+    came: Came
+    status: int | None = None
+    why: str = ""
+    theirs: bool = False
+    after: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Webhooks:
     """How the ends of runs are told to web servers.
@@ -104,8 +127,9 @@ class Webhooks:
     reached from outside, for links.  A result of up to ``result_bytes`` is sent along; 0: only ever the link.
     ``networks`` are those that may be sent to although they are private, and without TLS.
 
-    One try may take ``timeout`` seconds.  After ``tries``, or ``max_age`` seconds, a notification is given up
-    and kept as a dead letter; ``retention`` seconds after its end its row is deleted.
+    One try may take ``timeout`` seconds.  Between two of them are about ``delay`` seconds, then three times
+    as many, and so on, up to ``longest_delay``.  After ``tries``, or ``max_age`` seconds, a notification is
+    given up and kept as a dead letter; ``retention`` seconds after its end its row is deleted.
     ``at_once`` bounds what one process sends at one time, and ``per_receiver`` what it sends to one receiver.
 
     Raises ``Misconfigured``.
@@ -118,6 +142,8 @@ class Webhooks:
     result_bytes: int = 0
     networks: tuple[str, ...] = ()
     timeout: float = 15.0
+    delay: float = 10.0
+    longest_delay: float = 6 * 3600.0
     tries: int = 16
     max_age: float = 3 * DAY
     retention: float = 30 * DAY

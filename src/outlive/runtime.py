@@ -23,6 +23,7 @@ from outlive import (
     large,
     lease,
     notifications,
+    outbox,
     presence,
     retention,
     seams,
@@ -43,6 +44,7 @@ from outlive.limits import ByWhom, Limits
 from outlive.model import Stop, Submitted
 from outlive.policy import RunPolicy
 from outlive.states import Reason
+from outlive.store import Store
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -89,6 +91,7 @@ class Outlive(threads.Threads):
         self.slots = slots
         self.store = open_store(database, direct_database, self.signals)
         self.effects = desk.Desk(self.store)
+        self.notifications = outbox.Desk(self.store)
         self._drain = drain
         self._viewer_lease = viewer_lease
         self.artifact_root = Root(Path(artifacts)) if artifacts is not None else None
@@ -96,6 +99,7 @@ class Outlive(threads.Threads):
         self._max_event_bytes = max_event_bytes
         self._retention = retention
         self.webhooks = webhooks
+        self._dispatcher = _dispatcher(self.store, webhooks, self.signals)
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -126,6 +130,8 @@ class Outlive(threads.Threads):
             duties["retention"] = retention.Retention(
                 self.store, self._retention, happenings=self.signals
             ).run()
+        if self._dispatcher is not None:
+            duties["outbox"] = self._dispatcher.run()
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
         self._ready = True
         return self
@@ -195,6 +201,8 @@ class Outlive(threads.Threads):
         for task in self._duties:
             task.cancel()
         await asyncio.gather(*self._duties, return_exceptions=True)
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
         await self._keeper.close()
         await self.store.close()
         draining.result()
@@ -269,6 +277,26 @@ class Outlive(threads.Threads):
         """Ask a run to stop; see ``commands.Commands.stop``."""
         self._check_ready()
         return await self._commands.stop(run_id, tenant=tenant, reason=reason)
+
+
+def _dispatcher(
+    store: Store, webhooks: notifications.Webhooks | None, told: signals.Signals
+) -> outbox.Dispatcher | None:
+    if webhooks is None:
+        return None
+    if not (installed("httpcore") and installed("standardwebhooks") and installed("tenacity")):
+        raise errors.Misconfigured(
+            "What sends webhooks is not installed.", hint="Run: pip install 'outlive[webhooks]'"
+        )
+    http = importlib.import_module("outlive.webhooks")
+    return outbox.Dispatcher(
+        store,
+        webhooks,
+        http.Sender(webhooks),
+        happenings=told,
+        waits=http.waits(webhooks.delay, webhooks.longest_delay),
+        circuit=http.waits(webhooks.delay, http.LONGEST_CIRCUIT),
+    )
 
 
 def _hidden() -> list[Agent]:

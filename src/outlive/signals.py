@@ -160,6 +160,36 @@ class EffectWaits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NotificationDelivered:
+    """A receiver has it, ``seconds`` after its run ended and after so many tries."""
+
+    notification_id: str
+    run_id: str
+    attempts: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotificationFailed:
+    """A try failed.  ``again_in``: seconds until the next; None: that was the last."""
+
+    notification_id: str
+    run_id: str
+    attempts: int
+    error: str
+    again_in: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotificationDead:
+    """A notification was given up, and is kept as a dead letter."""
+
+    notification_id: str
+    run_id: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoreRetried:
     """A transaction is repeated after the database failed under it."""
 
@@ -203,6 +233,9 @@ Happening = (
     | CleanupFailed
     | EffectSettled
     | EffectWaits
+    | NotificationDelivered
+    | NotificationFailed
+    | NotificationDead
     | StoreRetried
     | BackgroundFailed
     | WakeupsDegraded
@@ -217,6 +250,8 @@ _LOUD: tuple[type, ...] = (
     SlotLeaked,
     CleanupFailed,
     EffectWaits,
+    NotificationFailed,
+    NotificationDead,
     StoreRetried,
     BackgroundFailed,
     WakeupsDegraded,

@@ -214,7 +214,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "list_effects_of": ({"origin": "run-1000001", "limit": 10}, {"effects_by_origin"}),
     "list_effects_of_thread": ({"thread_id": "thread-1", "limit": 10}, {"effects_by_thread"}),
     "count_effects": ({"origin": "run-1000001"}, {"effects_by_origin"}),
-    "receivers_due": ({"busy": ["b"], "limit": 10}, {"outbox_pending", "circuits"}),
+    "receivers_due": ({"busy": ["b"], "limit": 10, "after": ""}, {"outbox_pending", "circuits"}),
     "circuit": (RECEIVER, {"circuits"}),
     "probe_circuit": ({**RECEIVER, "lease_ms": 1}, {"circuits"}),
     "open_circuit": ({**RECEIVER, "pause_ms": 1}, {"circuits"}),

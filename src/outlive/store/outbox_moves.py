@@ -40,10 +40,17 @@ class Taken:
 
 
 @script(reads=True)
-def due(busy: list[str], limit: int) -> Steps[list[str]]:
-    """Return receivers, other than ``busy`` and those left alone, to whom something can be sent now."""
-    rows = yield statement("receivers_due", busy=busy, limit=limit)
-    return [row["receiver"] for row in rows]
+def due(busy: list[str], limit: int, after: str = "") -> Steps[list[str]]:
+    """Return receivers, other than ``busy`` and those left alone, to whom something can be sent now.
+
+    Those that come after ``after`` are first: with more than ``limit``, everybody has a turn.
+    """
+    rows = yield statement("receivers_due", busy=busy, limit=limit, after=after)
+    found = [row["receiver"] for row in rows]
+    if after and len(found) < limit:
+        rows = yield statement("receivers_due", busy=[*busy, *found], limit=limit - len(found), after="")
+        found += [row["receiver"] for row in rows]
+    return found
 
 
 @script()

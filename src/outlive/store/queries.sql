@@ -1093,7 +1093,7 @@ LIMIT :limit OFFSET :offset
 
 -- name: receivers_due
 WITH RECURSIVE waiting (receiver) AS (
-    SELECT min(receiver) FROM outbox WHERE state = 'pending' AND receiver > ''
+    SELECT min(receiver) FROM outbox WHERE state = 'pending' AND receiver > :after
     UNION ALL
     SELECT (SELECT min(o.receiver) FROM outbox o WHERE o.state = 'pending' AND o.receiver > w.receiver)
     FROM waiting w WHERE w.receiver IS NOT NULL
