@@ -184,7 +184,22 @@ def job(**changes: Any) -> RunPolicy:
     return preset.but(**changes)
 
 
-PRESETS = {"chat": chat, "job": job}
+def server(**changes: Any) -> RunPolicy:
+    """What clients of a LangGraph server expect: runs go on after a disconnect, and a second message queues.
+
+    A client may ask for a run that stops when it leaves; it has 5 s then to come back.
+    """
+    preset = RunPolicy(
+        on_disconnect=OnDisconnect.CONTINUE,
+        on_busy=OnBusy.ENQUEUE,
+        on_torn=OnTorn.RESUME,
+        recovery=Recovery.RESUME,
+        grace=5.0,
+    )
+    return preset.but(**changes)
+
+
+PRESETS = {"chat": chat, "job": job, "server": server}
 
 _CAREFUL: dict[str, Any] = {
     "on_disconnect": OnDisconnect.CONTINUE,
