@@ -94,6 +94,10 @@ class Settings(pydantic.BaseModel):
     auth: Literal["none", "keys", "jwt"] = Field(
         "none", description="Who may use the service: anybody on this machine, API keys, or JSON Web Tokens."
     )
+    langgraph: bool = Field(
+        False,
+        description="Serve the graphs under the LangGraph protocol, and Outlive's own routes below /native.",
+    )
     allow_anyone: bool = Field(
         False, description="Listen beyond this machine although nobody is authenticated."
     )

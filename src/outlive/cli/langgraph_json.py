@@ -43,11 +43,14 @@ _OF_A_BUILD = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LangGraphJson:
-    """What a file says.  ``app`` and ``auth`` are what the file names, imported; ``ignored`` has no meaning here."""
+    """What a file says.  ``app`` is imported; what is ``ignored`` has no meaning here.
+
+    ``protocol``: the graphs are served under the LangGraph protocol.
+    """
 
     agents: list[Agent]
+    protocol: bool = True
     app: Any = None
-    auth: Any = None
     ignored: tuple[str, ...] = field(default=())
 
 
@@ -65,13 +68,19 @@ def load(file: str, preset: str | None) -> LangGraphJson:
     _importable(said.get("dependencies") or ["."], home)
     graphs = said.get("graphs")
     if not isinstance(graphs, dict) or not graphs:
-        raise errors.Misconfigured(f"{file} names no graphs.", hint='Add "graphs": {"agent": "./agent.py:graph"}.')
+        raise errors.Misconfigured(
+            f"{file} names no graphs.", hint='Add "graphs": {"agent": "./agent.py:graph"}.'
+        )
     declared = policy.PRESETS[_preset(preset)]()
     http = said.get("http") or {}
+    if (said.get("auth") or {}).get("path"):  # to leave it out would let everybody in
+        raise errors.Misconfigured(
+            f"{file} names a handler for auth, which is not asked here.",
+            hint="Take the entry out, and use --auth keys or --auth jwt.",
+        )
     return LangGraphJson(
         agents=[_agent(name, entry, home, declared) for name, entry in graphs.items()],
         app=_named(http["app"], home) if http.get("app") else None,
-        auth=_named(said["auth"]["path"], home) if (said.get("auth") or {}).get("path") else None,
         ignored=_ignored(said, http),
     )
 
@@ -80,11 +89,17 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         said = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise errors.Misconfigured(f"There is no file {path}.", hint="Name a langgraph.json, or module:graph.") from None
+        raise errors.Misconfigured(
+            f"There is no file {path}.", hint="Name a langgraph.json, or module:graph."
+        ) from None
     except (OSError, ValueError) as failure:
-        raise errors.Misconfigured(f"{path} cannot be read: {failure}.", hint="It must be a JSON object.") from None
+        raise errors.Misconfigured(
+            f"{path} cannot be read: {failure}.", hint="It must be a JSON object."
+        ) from None
     if not isinstance(said, dict):
-        raise errors.Misconfigured(f"{path} is no JSON object.", hint="See the documentation of langgraph.json.")
+        raise errors.Misconfigured(
+            f"{path} is no JSON object.", hint="See the documentation of langgraph.json."
+        )
     return said
 
 
@@ -117,7 +132,9 @@ def _environment(entry: Any, home: Path) -> None:
 
 def _env_file(path: Path) -> Mapping[str, str | None]:
     if not path.is_file():
-        raise errors.Misconfigured(f"There is no file {path}, which env names.", hint="Make it, or leave env out.")
+        raise errors.Misconfigured(
+            f"There is no file {path}, which env names.", hint="Make it, or leave env out."
+        )
     found: Mapping[str, str | None] = importlib.import_module("dotenv").dotenv_values(path)
     return found
 
@@ -140,7 +157,9 @@ def _named(entry: Any, home: Path) -> Any:
         raise errors.Misconfigured(f"{text!r} names no attribute.", hint="Write ./file.py:attribute.")
     module = _file(home / where) if where.endswith(".py") else _module(where)
     if not hasattr(module, attribute):
-        raise errors.Misconfigured(f"{where} has no attribute {attribute!r}.", hint="Check what follows the colon.")
+        raise errors.Misconfigured(
+            f"{where} has no attribute {attribute!r}.", hint="Check what follows the colon."
+        )
     return getattr(module, attribute)
 
 
@@ -149,19 +168,22 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         raise errors.Misconfigured(
-            f"{name} cannot be imported: there is no module {missing.name!r}.", hint="Install it, or check the name."
+            f"{name} cannot be imported: there is no module {missing.name!r}.",
+            hint="Install it, or check the name.",
         ) from missing
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file once, under its own name where that is free: what imports it by name finds the same one."""
+    """Import a file once, under its own name if that is free: what imports it by name finds the same one."""
     resolved = path.resolve()
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(resolved):
             return module
     spec = importlib.util.spec_from_file_location(resolved.stem, resolved)
     if spec is None or spec.loader is None or not resolved.is_file():
-        raise errors.Misconfigured(f"There is no file {path}.", hint="Paths are relative to the langgraph.json.")
+        raise errors.Misconfigured(
+            f"There is no file {path}.", hint="Paths are relative to the langgraph.json."
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(resolved.stem, module)
     try:
@@ -175,7 +197,9 @@ def _file(path: Path) -> ModuleType:
 
 def _agent(name: str, entry: Any, home: Path, declared: policy.RunPolicy) -> Agent:
     graph = _graph(name, _named(entry, home))
-    wrapped: Agent = importlib.import_module("outlive.agents.langgraph").LangGraphAgent(name, graph, policy=declared)
+    wrapped: Agent = importlib.import_module("outlive.agents.langgraph").LangGraphAgent(
+        name, graph, policy=declared
+    )
     return wrapped
 
 
@@ -188,16 +212,18 @@ def _graph(name: str, found: Any) -> Any:
     if hasattr(found, "compile"):
         return found.compile()
     raise errors.Misconfigured(
-        f"{name!r} is neither a graph nor a function that returns one.", hint="Name a compiled graph, or its builder."
+        f"{name!r} is neither a graph nor a function that returns one.",
+        hint="Name a compiled graph, or its builder.",
     )
 
 
 def _called(name: str, make: Any) -> Any:
-    """A function that makes a graph is called once, with an empty config if it wants one, not for each run."""
+    """A function that makes a graph is called once, with an empty config if it wants one."""
     wants = [one for one in inspect.signature(make).parameters.values() if one.default is one.empty]
     if len(wants) > 1 or inspect.isasyncgenfunction(make):
         raise errors.Misconfigured(
-            f"{name!r} is a function that cannot be called with a config alone.", hint="Name a compiled graph instead."
+            f"{name!r} is a function that cannot be called with a config alone.",
+            hint="Name a compiled graph instead.",
         )
     made = make(*({"configurable": {}} for _ in wants))
     return asyncio.run(made) if inspect.iscoroutine(made) else made

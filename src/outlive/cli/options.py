@@ -42,8 +42,13 @@ _CONFIG = Annotated[
 ]
 
 
-def settable(names: Iterable[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each of these settings; it gets them all as its first argument."""
+def settable(
+    names: Iterable[str], *, graphs: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each of these settings; it gets them all as its first argument.
+
+    ``graphs``: a file that --config names may be a langgraph.json, which the command gets by that name.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -54,10 +59,14 @@ def settable(names: Iterable[str]) -> Callable[[Callable[..., None]], Callable[.
         def with_settings(**given: Any) -> None:
             found = {flag.name: given.pop(flag.name) for flag in flags}
             chosen = {name: value for name, value in found.items() if value is not None}
-            loaded = settings.load(chosen, file=given.pop("config"))
+            file = given.pop("config")
+            if graphs and file is not None and file.endswith(".json"):
+                given["graphs"], file = file, None
+            loaded = settings.load(chosen, file=file)
             command(**{first.name: loaded}, **given)
 
         config = _parameter("config", _CONFIG)
+        rest = [one for one in rest if one.name != "graphs"]
         with_settings.__signature__ = own.replace(parameters=[*rest, *flags, config])  # type: ignore[attr-defined]
         return with_settings
 

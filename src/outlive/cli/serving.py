@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import logging
+import os
 import signal
 import socket
 from types import FrameType
@@ -15,23 +16,80 @@ import typer
 
 from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
-from outlive.cli import checks, ending, listening, loading, options
+from outlive.cli import checks, ending, langgraph_json, listening, loading, options, reloading
 
 Target = Annotated[
     str,
     typer.Argument(help="module:attribute of an agent, a list of agents, a compiled graph or a generator."),
 ]
+Served = Annotated[
+    str | None,
+    typer.Argument(
+        help="module:attribute of an agent, a list of agents, a compiled graph or a generator; "
+        "or a langgraph.json."
+    ),
+]
 Policy = Annotated[str | None, typer.Option(help="chat or job, for a target that declares none.")]
 MIGRATING = ("database",)
 
 
-@options.settable(options.FLAGS)
-def serve(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> None:
-    """Serve agents over HTTP and drive their runs."""
+@options.settable(options.FLAGS, graphs=True)
+def serve(
+    loaded: settings.Loaded, target: Served = None, *, policy: Policy = None, graphs: str | None = None
+) -> None:
+    """Serve agents over HTTP and drive their runs.
+
+    Named with --config, a langgraph.json says which graphs; they are served under the LangGraph protocol.
+    """
+    _serve_found(_found(target, graphs, policy), loaded.settings)
+
+
+@options.settable(options.FLAGS, graphs=True)
+def dev(
+    loaded: settings.Loaded,
+    target: Served = None,
+    *,
+    policy: Policy = None,
+    graphs: str | None = None,
+    reload: Annotated[bool, typer.Option(help="Start again when a Python file here has changed.")] = True,
+) -> None:
+    """Serve graphs on this machine while you write them: the database is made, nobody is asked who they are.
+
+    Without a target it serves the langgraph.json of this folder.
+    """
     chosen = loaded.settings
+    if chosen.auth != "none" or chosen.allow_anyone:
+        raise errors.Misconfigured(
+            "outlive dev asks nobody who they are, and answers this machine only.", hint="Use: outlive serve"
+        )
+    if reload and not os.environ.get(reloading.MARK):
+        reloading.run()
+        return
+    runtime.migrate(chosen.database)
+    if target is None and graphs is None:
+        graphs = "langgraph.json"
+    _serve_found(_found(target, graphs, policy), chosen)
+
+
+def _found(target: str | None, graphs: str | None, preset: str | None) -> langgraph_json.LangGraphJson:
+    """Find what is to be served: what a target or a langgraph.json names."""
+    named = [one for one in (target, graphs) if one is not None]
+    if len(named) != 1:
+        raise errors.Misconfigured(
+            "There must be one thing to serve." if named else "There is nothing to serve.",
+            hint="Name module:attribute, or a file with --config langgraph.json.",
+        )
+    if langgraph_json.is_one(named[0]):
+        found = langgraph_json.load(named[0], preset)
+        for entry in found.ignored:
+            typer.echo(f"{named[0]}: {entry} has no meaning here, and is ignored", err=True)
+        return found
+    return langgraph_json.LangGraphJson(agents=loading.load(named[0], preset), protocol=False)
+
+
+def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings) -> None:
     uvicorn, application = _import("uvicorn"), _import("outlive.http.application")
-    agents = loading.load(target, policy)
-    outlive = _outlive(agents, chosen, slots=chosen.slots)
+    outlive = _outlive(found.agents, chosen, slots=chosen.slots)
     config = uvicorn.Config(
         application.application(
             outlive,
@@ -39,6 +97,8 @@ def serve(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> 
             rotate=chosen.rotate,
             heartbeat=chosen.heartbeat,
             body_limit=chosen.request_bytes,
+            langgraph=found.protocol or chosen.langgraph,
+            custom=found.app,
         ),
         log_level="warning",
         lifespan="off",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 from typing import Any
 
@@ -15,17 +16,39 @@ from outlive.runtime import Outlive
 CLIENT = pathlib.Path(package.__file__).with_name("client") / "outlive.js"
 
 
-def application(outlive: Outlive, **options: Any) -> FastAPI:
+NATIVE = "/native"
+"""Where Outlive's own routes are when the LangGraph protocol has the root."""
+
+
+def application(outlive: Outlive, *, langgraph: bool = False, custom: Any = None, **options: Any) -> FastAPI:
     """Return an application over an ``Outlive`` that somebody else opens and closes.
 
     ``options`` are those of ``native.router``.  Without a ``principal`` nobody is authenticated: whoever
     reaches it may do everything.
+
+    ``langgraph`` serves the graphs under the LangGraph protocol at the root, and Outlive's own routes under
+    ``NATIVE``.  ``custom`` is a Starlette or FastAPI application whose routes come before them.
     """
-    app = FastAPI(title="Outlive", version=package.__version__)
-    app.include_router(native.router(outlive, **options))
+    app = FastAPI(title="Outlive", version=package.__version__, lifespan=_lifespan(custom))
+    if custom is not None:
+        app.router.routes.extend(custom.router.routes)
+    if langgraph:
+        _langgraph(app, outlive, options)
+    app.include_router(native.router(outlive, **options), prefix=NATIVE if langgraph else "")
     app.api_route("/client.js", methods=["GET", "HEAD"], include_in_schema=False)(_client)
     problem.everywhere(app)
     return app
+
+
+def _langgraph(app: FastAPI, outlive: Outlive, options: dict[str, Any]) -> None:
+    routes = importlib.import_module("outlive.http.langgraph.routes")
+    own = {name: options[name] for name in ("principal", "body_limit") if name in options}
+    app.include_router(routes.router(outlive, **own))
+    routes.shared(app)
+
+
+def _lifespan(custom: Any) -> Any:
+    return None if custom is None else custom.router.lifespan_context
 
 
 async def _client() -> Response:

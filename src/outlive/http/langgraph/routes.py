@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
 
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
@@ -13,6 +14,8 @@ from outlive.http.langgraph import assistants, channels, commands, runs, system,
 from outlive.http.langgraph.plane import Plane
 from outlive.runtime import Outlive
 
+EXPOSED = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-Next", "Outlive-Admitted")
+"""What pages of another origin may read: without them none could take a stream up again."""
 BODY_LIMIT = 4 * 1024 * 1024
 HEARTBEAT_SECONDS = 5.0
 """Clients take three silent heartbeats for a dead connection, so they go on as long as a stream is open."""
@@ -52,3 +55,15 @@ def router(
         part.add(scoped, plane)
     routes.include_router(scoped)
     return routes
+
+
+def shared(app: FastAPI) -> None:
+    """Let pages of any origin in, as these clients expect; who may do what, credentials say, not origins."""
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=["*"],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED,
+        max_age=600,
+    )
