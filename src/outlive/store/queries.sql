@@ -1058,7 +1058,7 @@ UPDATE threads SET metadata = :metadata, updated_at = {now} WHERE thread_id = :t
 -- name: found_threads
 -- A thread's status: busy with a live run, or what its newest end says.  Each filter is left out by null.
 WITH found AS (
-    SELECT t.thread_id, t.external_id AS thread, t.last_seq, t.created_at, t.position, t.left_by, t.metadata,
+    SELECT t.thread_id, t.external_id AS thread, t.last_seq, t.created_at, t.position, t.left_by, t.copied_from, t.metadata,
         coalesce(t.updated_at, t.created_at) AS said_at,
         coalesce((SELECT max(coalesce(r.ended_at, r.started_at, r.created_at)) FROM runs r
             WHERE r.thread_id = t.thread_id), t.created_at) AS moved_at,
@@ -1076,7 +1076,7 @@ WITH found AS (
         AND (NOT :named OR t.external_id {in:threads})
         AND {contains:t.metadata:metadata}
 )
-SELECT thread_id, thread, last_seq, created_at, position, left_by, metadata, said_at, moved_at, status,
+SELECT thread_id, thread, last_seq, created_at, position, left_by, copied_from, metadata, said_at, moved_at, status,
     CASE WHEN said_at > moved_at THEN said_at ELSE moved_at END AS updated_at, count(*) OVER () AS total
 FROM found
 WHERE CAST(:status AS TEXT) IS NULL OR status = :status
