@@ -231,11 +231,13 @@ class Desk:
             outbox_moves.notifications(tenant, limit=limit, state=state, before=before)
         )
 
-    async def of_run(self, run_id: str, *, tenant: str = "", limit: int = 50) -> list[Notification]:
+    async def of_run(
+        self, run_id: str, *, tenant: str = "", limit: int = 50, state: Delivery | None = None
+    ) -> list[Notification]:
         """Return the notifications of one run's end."""
         _check_limit(limit)
         names.check_name("run_id", run_id)
-        return await self._store.read(outbox_moves.of_run(run_id, tenant, limit=limit))
+        return await self._store.read(outbox_moves.of_run(run_id, tenant, limit=limit, state=state))
 
     async def show(self, notification_id: str, *, tenant: str | None = "") -> Notification:
         """Return one notification; raises ``NotFound``."""

@@ -30,7 +30,7 @@ FILE = "outlive.toml"
 CONFIG = "OUTLIVE_CONFIG"
 NOT_SETTINGS = frozenset({CONFIG, "OUTLIVE_TENANT", "OUTLIVE_FAILPOINTS"})
 """Variables that begin like settings and are read elsewhere."""
-NO_FLAG = frozenset({"jwt_key", "agent_limits"})
+NO_FLAG = frozenset({"jwt_key", "agent_limits", "webhook_secrets", "agent_webhooks"})
 """What is no flag: everybody on the machine sees the arguments of a process, and a table is none."""
 MASK = "********"
 
@@ -139,8 +139,34 @@ class Settings(pydantic.BaseModel):
     artifacts: Path | None = Field(
         None, description="Directory for the files that agents make; none: agents cannot make any."
     )
+    webhook_secrets: Annotated[tuple[pydantic.SecretStr, ...], NoDecode] = Field(
+        (), description="Secrets that webhooks are signed with, the newest first; none: no webhooks are sent."
+    )
+    webhook_url: str | None = Field(None, description="A URL that is told of the end of every run.")
+    agent_webhooks: dict[str, str] = Field(
+        default_factory=dict,
+        description="URLs that are told of the ends of an agent's runs, by its name. JSON in a variable, a"
+        " table in the file.",
+    )
+    public_url: str | None = Field(
+        None, description="Where clients reach the service, for the link to the result in a webhook."
+    )
+    webhook_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Private networks that webhooks may be sent to, and without TLS: 10.1.0.0/16."
+    )
+    webhook_result_bytes: int = Field(
+        0, ge=0, le=1 << 20, description="Bytes up to which a result is sent along; 0: only the link."
+    )
+    webhook_timeout: float = Field(15.0, ge=0.1, le=300, description="Seconds that a receiver has to answer.")
+    webhook_tries: int = Field(16, ge=1, le=100, description="Tries after which a notification is given up.")
+    webhook_max_age: float = Field(
+        3 * 86_400.0, ge=1, description="Seconds after which a notification is given up."
+    )
+    webhook_retention: float = Field(
+        30 * 86_400.0, ge=0, description="Seconds after which a notification that is over is deleted."
+    )
 
-    @pydantic.field_validator("jwt_algorithms", mode="before")
+    @pydantic.field_validator("jwt_algorithms", "webhook_secrets", "webhook_networks", mode="before")
     @classmethod
     def _several(cls, given: object) -> object:
         if not isinstance(given, str):
@@ -226,13 +252,17 @@ def show(value: Any) -> str:
     if isinstance(value, pydantic.SecretStr):
         return MASK
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(map(show, value)) or "none"
     if isinstance(value, dict):
-        parts = {name: limits.model_dump(exclude_none=True) for name, limits in value.items()}
+        parts = {name: _plain(each) for name, each in value.items()}
         return ", ".join(f"{name}: {bounds}" for name, bounds in parts.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return masked(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(exclude_none=True) if isinstance(value, pydantic.BaseModel) else value
 
 
 def masked(text: str) -> str:
@@ -302,4 +332,4 @@ def _refused(wrong: Any, origins: Mapping[str, str]) -> errors.Misconfigured:
 
 
 def _secret(name: str) -> bool:
-    return name in ("database", "direct_database", "jwt_key")
+    return name in ("database", "direct_database", "jwt_key", "webhook_secrets")

@@ -18,7 +18,8 @@ import keyed_service
 import pytest
 from keyed_service import Keyed
 
-from outlive import keys, seams
+import outlive
+from outlive import keys, notifications, seams
 from outlive.principal import Scope
 
 
@@ -49,6 +50,8 @@ STREAM = {"Accept": "text/event-stream"}
 PAGE = {"Accept": "application/json"}
 BACK = {"Last-Event-ID": "{run}:1"}
 NEW = {"agent": "gated", "input": 1}
+NOBODY = "http://127.0.0.1:9/hook"
+SECRET = notifications.new_secret(bytes(range(32)))
 MATRIX = [
     # What everybody may know: that the process lives, and how the interface looks.
     Row(method="GET", path="/health", public=True),
@@ -88,6 +91,12 @@ MATRIX = [
     Row(method="GET", path="/runs/{run_id}/artifacts/{name}", own=404),
     Row(method="GET", path="/runs/{run_id}/artifacts", ended=True),
     Row(method="GET", path="/runs/{run_id}/artifacts/{name}", ended=True),
+    # Notifications: of the run that has ended.
+    Row(method="GET", path="/notifications", foreign=200),
+    Row(method="GET", path="/notifications", query="?state=dead&before={notification_id}", foreign=200),
+    Row(method="GET", path="/notifications/{notification_id}"),
+    Row(method="POST", path="/notifications/{notification_id}/resend", own=202),
+    Row(method="GET", path="/runs/{run_id}/notifications", ended=True),
     # Effects: the gated agent has executed one, so what became of it is known, and its owner may say nothing.
     Row(method="GET", path="/effects", foreign=200),
     Row(method="GET", path="/effects", query="?unsettled=true", foreign=200),
@@ -105,7 +114,8 @@ PRIVATE = pytest.mark.parametrize("row", [row for row in MATRIX if not row.publi
 async def keyed(lasting_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyed]:
     """A service for the whole module."""
     root = tmp_path_factory.mktemp("artifacts")
-    async with keyed_service.serving(lasting_database, slots=5000, artifacts=root) as served:
+    hooks = outlive.Webhooks(secrets=(SECRET,), networks=("127.0.0.0/8",), delay=3600.0)
+    async with keyed_service.serving(lasting_database, slots=5000, artifacts=root, webhooks=hooks) as served:
         yield served
 
 
@@ -124,7 +134,13 @@ class Named:
     def __call__(self, text: str, *, ended: bool = False) -> str:
         """Put the names where a row wants them."""
         wanted = {"run_id": self.ended if ended else self.run, "run": self.run, "name": "made.html"}
-        wanted |= {"thread:path": self.thread, "thread": self.thread, "effect_id": self.effect, "seq": "1"}
+        wanted |= {
+            "notification_id": f"{self.ended}-1",
+            "thread:path": self.thread,
+            "thread": self.thread,
+            "effect_id": self.effect,
+            "seq": "1",
+        }
         for word, name in wanted.items():
             text = text.replace("{" + word + "}", name)
         return text
@@ -150,7 +166,7 @@ async def mine(keyed: Keyed) -> Mine:
                 if line.startswith("event: chunk"):  # so it is driven, and a stop will not end it at once
                     break
         (effect,) = (await owner.get(f"/runs/{run}/effects")).json()["effects"]
-        other = (await owner.post("/runs", json={"agent": "writing"})).json()["run_id"]
+        other = (await owner.post("/runs", json={"agent": "writing", "webhook": NOBODY})).json()["run_id"]
         assert '"closed":true' in (await owner.get(f"/runs/{other}/events", headers=STREAM)).text
     return key, Named(run=run, thread=thread, effect=effect["effect_id"], ended=other)
 

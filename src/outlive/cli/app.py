@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, threads
+from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, threads, told
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -45,6 +45,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(effects.app, name="effects")
 app.add_typer(keys.app, name="keys")
+app.add_typer(told.app, name="webhooks")
 app.command("serve")(serving.serve)
 app.command("dev")(serving.dev)
 app.command("worker")(serving.work)

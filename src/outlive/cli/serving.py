@@ -16,7 +16,7 @@ import typer
 
 from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
-from outlive.cli import checks, ending, langgraph_json, listening, loading, options, reloading
+from outlive.cli import checks, ending, langgraph_json, listening, loading, options, reloading, told
 
 Target = Annotated[
     str,
@@ -166,6 +166,7 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         artifacts=chosen.artifacts,
         max_event_bytes=chosen.max_event_bytes,
         retention=chosen.retention,
+        webhooks=told.webhooks(chosen),
     )
 
 
