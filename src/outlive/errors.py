@@ -19,6 +19,7 @@
     │   ├── ThreadLeft           an earlier run left the thread part-way: 409
     │   │   ├── ThreadTorn       and the policy is to reject what would repeat it
     │   │   └── ThreadWaiting    and it waits for an answer, which this message is not
+    │   ├── StateUnreadable      a checkpoint holds what this version of the application does not know: 409
     │   ├── ThreadUnsettled      what the thread's effects came to is open: 409
     │   ├── NothingToAnswer      the thread waits for no answer, or not any more: 409
     │   ├── BadRequest           it is put together wrongly: 400
@@ -209,6 +210,14 @@ class ThreadWaiting(ThreadLeft):
     code = "thread_waiting"
     position = "waiting"
     default_hint = "Answer the run named here, or send the message with on_torn=restart or rollback."
+
+
+class StateUnreadable(Refused):
+    """The thread's state holds an object of a class that this version of the application does not have."""
+
+    code = "state_unreadable"
+    status = 409
+    default_hint = "Nothing was changed: deploy the class under its old name, then send the same again."
 
 
 class ThreadUnsettled(Refused):

@@ -280,6 +280,8 @@ def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
         "message": f"The agent ended with {kind}.",
         "hint": f"Look the run up with: outlive runs show {run_id} --detail",
     }
+    if isinstance(failure, errors.StateUnreadable):
+        public.update(code=failure.code, message=failure.message, hint=failure.hint)
     if isinstance(failure, errors.ThreadLeft):  # ours, and the same that a submit would have been told
         public.update(code=failure.code, message=failure.message, hint=failure.hint)
         public.update(run_id=failure.run_id, position=failure.position)

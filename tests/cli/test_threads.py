@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+from typing import Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 import outlive
 from cli import served, support
+from outlive.agents import langgraph
 
 Here = support.Here
 
@@ -56,3 +59,51 @@ def test_a_thread_is_deleted_and_the_second_time_there_is_none(
     gone = here("threads", "delete", "two [/red]", "-d", database, "--json")
     assert json.loads(gone.out)["runs"] == 1
     assert json.loads(here("threads", "list", "-d", database, "--json").out) == []
+
+
+# ------------------------------------------------------------ checkpoints
+
+
+async def _run_graph(database: str) -> None:
+    agent = langgraph.LangGraphAgent("graph", _graph(), policy=outlive.job())
+    async with outlive.Outlive(database, [agent]) as runtime:
+        made = await runtime.submit("graph", {"done": []}, thread="t")
+        await runtime.result(made.run.run_id)
+        older = (await runtime.history("t"))[1]
+        await runtime.update_state("t", {"done": ["by hand"]}, as_node="first", place=older.parent)
+
+
+class _Done(TypedDict):
+    done: list[str]
+
+
+def _graph() -> Any:
+    async def first(state: _Done) -> dict[str, Any]:
+        return {"done": ["first"]}
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(_Done)
+    builder.add_node("first", first)
+    builder.add_node("second", first)
+    builder.add_edge(START, "first")
+    builder.add_edge("first", "second")
+    return builder.compile()
+
+
+def test_a_threads_checkpoints_are_listed_drawn_and_copied(here: Here, database: str) -> None:
+    asyncio.run(_run_graph(database))
+    drawn = here("threads", "tree", "t", "-d", database)
+    assert drawn.out.splitlines()[0].startswith("t: torn, left by ")
+    assert [line[0] for line in drawn.out.splitlines()[3:]] == ["├", "│", "└"]
+    [graph] = json.loads(here("threads", "tree", "t", "-d", database, "--json").out)["graphs"]
+    listed = json.loads(here("threads", "history", "t", "-d", database, "--json").out)
+    assert [one["checkpoint_id"] for one in listed] == [one["checkpoint_id"] for one in graph["checkpoints"]]
+    assert (listed[0]["source"], listed[0]["head"]) == ("update", True)
+    shown = here("threads", "history", "t", "-d", database, "--limit", "2").out.splitlines()
+    assert len(shown) == 3
+    assert "newest" in shown[1]
+    copied = here("threads", "copy", "t", "u", "-d", database)
+    assert (copied.code, copied.out) == (0, "copied: t to u\n")
+    again = here("threads", "tree", "u", "-d", database).out.splitlines()
+    assert again[0] == "u: torn, copied from t"
+    assert len(again) == len(drawn.out.splitlines())
+    assert here("threads", "copy", "t", "u", "-d", database).code == 1

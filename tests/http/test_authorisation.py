@@ -81,6 +81,13 @@ MATRIX = [
     Row(method="GET", path="/threads", foreign=200),
     Row(method="GET", path="/threads", query="?before={thread}", foreign=200),
     Row(method="GET", path="/threads/{thread:path}"),
+    # The gated agent is no graph: its threads have no states, and who may know of one is told so.
+    Row(method="GET", path="/threads/{thread:path}/state", own=422),
+    Row(method="GET", path="/threads/{thread:path}/state", query="?checkpoint_id={run}", own=422),
+    Row(method="GET", path="/threads/{thread:path}/history", own=422),
+    Row(method="GET", path="/threads/{thread:path}/tree"),
+    Row(method="POST", path="/threads/{thread:path}/state", body={"values": 1}, own=422),
+    Row(method="POST", path="/threads/{thread:path}/copy", body={}, own=201),
     Row(method="DELETE", path="/threads/{thread:path}"),
     Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),

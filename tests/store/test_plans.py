@@ -157,6 +157,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "buried_threads": ({"limit": 10}, {"threads_deleted"}),
     "lock_buried_thread": ({"thread_id": "thread-1"}, {"threads|threads_deleted"}),
     "runs_of_thread": ({"thread_id": "thread-1"}, {"runs_by_thread"}),
+    "copy_thread": (
+        {"thread_id": "thread-1", "target_id": "new", "target": "new"},
+        {"threads", OF_A_THREAD},
+    ),
     "clear_events": ({"thread_id": "thread-1", "limit": 10}, {"events", "events_by_thread"}),
     "clear_bodies": ({"thread_id": "thread-1"}, {"event_bodies", "runs_by_thread"}),
     "clear_notifications": ({"thread_id": "thread-1"}, {"outbox_by_run", "runs_by_thread"}),

@@ -22,9 +22,10 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from outlive import agents, errors, failpoints, signals
-from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens, prelude
+from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens, moments, prelude
 from outlive.agents.position import Graph, stands
 from outlive.agents.position import Position as Position
+from outlive.agents.serde import Faithful
 from outlive.agents.undeclared import Undeclared
 from outlive.gathering import Chunked, Gathering, Snapshots, Tokens
 from outlive.model import Claim
@@ -48,7 +49,7 @@ class Savers:
         return fenced_saver.FencedSaver(self.checkpoints, claim, self.happenings, serde=self.serde)
 
 
-class LangGraphAgent:
+class LangGraphAgent(moments.Remembering):
     """An agent whose runs are runs of a compiled graph, which is used as a copy and never changed.
 
     Each item of the graph's stream becomes a chunk: ``data`` as LangGraph gives it, ``mode`` the stream mode,
@@ -65,8 +66,8 @@ class LangGraphAgent:
     as one of ``messages/complete``.
 
     ``checkpointer`` ``"fenced"`` keeps checkpoints beside the runs, written under the fence; ``"own"`` uses
-    the graph's own saver, which the fence can protect only as best it can.  ``serde`` replaces LangGraph's
-    serialiser of checkpoints.
+    the graph's own saver, which the fence can protect only as best it can.  ``serde`` replaces the
+    serialiser of checkpoints, which is LangGraph's but does not take a dict for an object.
     """
 
     drains = True
@@ -97,7 +98,7 @@ class LangGraphAgent:
         self._snapshot_every = snapshot_every
         self._maker = graph_call.Maker(input=input, config=config, context=context)
         self._own = _own_saver(name, graph) if checkpointer == "own" else None
-        self._serde = serde or (self._own.serde if self._own else None)
+        self._serde = serde or (self._own.serde if self._own else Faithful())
         self._savers: Savers | None = None
         self._store: Any = None
 
@@ -139,11 +140,6 @@ class LangGraphAgent:
         """Tell where a thread stands, by its internal id."""
         position, _ = await stands(self.reading, {"configurable": {"thread_id": thread_id}})
         return position
-
-    async def forget(self, thread_id: str) -> None:
-        """Delete a thread from the graph's own saver; what is beside the runs goes with them."""
-        if self._own is not None:
-            await self._own.adelete_thread(thread_id)
 
     def answers(self, given: Any) -> bool:
         """Say whether an input is ``{"command": {"resume": value}}``."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from outlive.model import Claim
 from outlive.states import Position
 
 
@@ -17,6 +19,78 @@ class Positions(Protocol):
 
     def answers(self, given: Any) -> bool:
         """Say whether an input answers a question that a run paused with."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A checkpoint of a thread: None is its newest one.  ``namespace`` is a subgraph's, or empty."""
+
+    checkpoint_id: str | None = None
+    namespace: str = ""
+
+    def public(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        return {"checkpoint_id": self.checkpoint_id, "namespace": self.namespace}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """The state of a thread at a checkpoint, as JSON-able values.
+
+    ``place`` is None if there is no checkpoint at all.  ``position`` is where the thread stood while this was
+    its newest checkpoint; ``next`` names the nodes that would run then, ``interrupts`` the open questions.
+    """
+
+    place: Place | None
+    parent: Place | None
+    position: Position
+    created_at: str | None
+    next: tuple[str, ...]
+    values: Any
+    metadata: dict[str, Any]
+    interrupts: list[Any]
+    tasks: tuple[dict[str, Any], ...]
+
+    def public(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        return {
+            "checkpoint": self.place.public() if self.place else None,
+            "parent": self.parent.public() if self.parent else None,
+            "position": self.position.value,
+            "created_at": self.created_at,
+            "next": list(self.next),
+            "values": self.values,
+            "metadata": self.metadata,
+            "interrupts": self.interrupts,
+            "tasks": list(self.tasks),
+        }
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An agent whose threads have states that can be read and changed, by a thread's internal id."""
+
+    async def moment(self, thread_id: str, place: Place) -> Moment:
+        """Return the state at a checkpoint; raises ``NotFound``."""
+        ...
+
+    async def moments(self, thread_id: str, place: Place, limit: int) -> list[Moment]:
+        """Return up to ``limit`` states, newest first, older than the place's checkpoint if it names one."""
+        ...
+
+    async def changed(
+        self,
+        claim: Claim,
+        place: Place,
+        values: Any,
+        as_node: str | None,
+        metadata: dict[str, Any],
+    ) -> Place:
+        """Write a state behind the place's, under the claim's fence; returns where it is.
+
+        Raises ``NotFound``, ``InvalidInput``, ``Fenced``.
+        """
         ...
 
 

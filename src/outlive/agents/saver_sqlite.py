@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from outlive.agents import fenced_saver
+from outlive.agents.serde import Faithful
 from outlive.model import Claim
 from outlive.store.script import Script
 
@@ -29,6 +30,7 @@ LIGHT_BYTES = 16 * 1024
 """About how much is serialised on the event loop: some tens of microseconds of it."""
 _SERIALISED = {"put": (1, 2), "put_writes": (1,)}
 """Which arguments of a saver's method are."""
+_PLAIN = (JsonPlusSerializer, Faithful)
 _TEXTS = frozenset({str, bytes})
 _MAPPINGS = frozenset({dict, defaultdict})
 _SIZED = _TEXTS | _MAPPINGS | {list, tuple, deque}
@@ -101,7 +103,7 @@ def _is_light(call: fenced_saver.Call, serde: SerializerProtocol) -> bool:
 
     No code of anybody else's runs while they are serialised, so nothing can hang or be slow.
     """
-    if type(serde) is not JsonPlusSerializer or call.name not in _SERIALISED:
+    if type(serde) not in _PLAIN or call.name not in _SERIALISED:
         return False
     waiting: list[Any] = [call.args[at] for at in _SERIALISED[call.name]]
     left = LIGHT_BYTES

@@ -1,25 +1,26 @@
-"""``outlive threads``: list, show and delete, straight from the database."""
+"""``outlive threads``: list, show, copy, delete and draw them, straight from the database."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from outlive import artifacts, commands, deletion, settings, signals
+from outlive import artifacts, commands, deletion, seams, settings, signals, tree
 from outlive.cli import options, runs
 from outlive.effects.desk import Desk
 from outlive.model import Run, Thread
-from outlive.store import Store, reads
+from outlive.store import Store, checkpoints, reads
 
-app = typer.Typer(help="Look at threads, and delete them.", no_args_is_help=True)
+app = typer.Typer(help="Look at threads and their checkpoints, copy and delete them.", no_args_is_help=True)
 SHOWN = ("thread", "created_at", "last_seq", "position", "left_by", "copied_from")
 
 
@@ -87,6 +88,62 @@ def show(
 
 
 @app.command()
+def history(
+    name: Name,
+    *,
+    database: options.Database = options.DEFAULT_DATABASE,
+    tenant: options.Tenant = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    as_json: options.Json = False,
+) -> None:
+    """List a thread's checkpoints, its subgraphs' too, newest first."""
+    nodes = [node for graph in _tree(database, tenant, name, limit).graphs.items() for node in _named(*graph)]
+    nodes.sort(key=lambda node: str(node["checkpoint_id"]), reverse=True)
+    if as_json:
+        typer.echo(json.dumps(nodes))
+        return
+    table = Table(Column("checkpoint", no_wrap=True), "step", "source", "run", "in", "", box=None)
+    for node in nodes:
+        marks = " ".join((*node["marks"], "newest") if node["head"] else node["marks"])
+        words = (str(node["step"]), str(node["source"]), str(node["run_id"] or ""))
+        table.add_row(node["checkpoint_id"], *words, Text(node["namespace"]), marks)
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
+
+
+@app.command("tree")
+def tree_(
+    name: Name,
+    *,
+    database: options.Database = options.DEFAULT_DATABASE,
+    tenant: options.Tenant = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many checkpoints.")] = 1000,
+    as_json: options.Json = False,
+) -> None:
+    """Draw a thread's checkpoints with their forks, and the runs that wrote them."""
+    found = _tree(database, tenant, name, limit)
+    typer.echo(json.dumps(found.public()) if as_json else "\n".join(found.lines()))
+
+
+@app.command()
+def copy(
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="NEW", help="The name of the new thread.", callback=_name)],
+    *,
+    database: options.Database = options.DEFAULT_DATABASE,
+    tenant: options.Tenant = "",
+    as_json: options.Json = False,
+) -> None:
+    """Copy a thread's checkpoints to a new thread. Its runs and effects are not copied."""
+
+    async def copied(store: Store) -> Thread:
+        source = await store.read(reads.thread(name, tenant))
+        return await store.write(checkpoints.copy(source, tenant, seams.new_id(), to))
+
+    made = runs.with_store(database, copied)
+    typer.echo(json.dumps(_shown(made)) if as_json else f"copied: {name} to {made.thread}")
+
+
+@app.command()
 @options.settable(("database", "artifacts"))
 def delete(
     loaded: settings.Loaded,
@@ -113,6 +170,19 @@ def delete(
     done = runs.with_store(loaded.settings.database, deleted)
     said = f"deleted: {name}, {len(done.runs)} runs; {done.effects} effects stay in the ledger"
     typer.echo(json.dumps(done.public()) if as_json else said)
+
+
+def _tree(database: str, tenant: str, name: str, limit: int) -> tree.Tree:
+    async def read(store: Store) -> tree.Tree:
+        thread = await store.read(reads.thread(name, tenant))
+        recent = await store.read(reads.runs(tenant, limit=1000, thread=name))
+        return tree.grown(thread, recent, await store.read(checkpoints.marks(thread.thread_id, limit)))
+
+    return runs.with_store(database, read)
+
+
+def _named(namespace: str, nodes: Mapping[str, tree.Node]) -> list[dict[str, Any]]:
+    return [node.public() | {"namespace": namespace} for node in nodes.values()]
 
 
 def _shown(thread: Thread) -> dict[str, Any]:

@@ -688,6 +688,59 @@ SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'checkpoint
 -- name: has_checkpoints [postgresql]
 SELECT 1 AS found WHERE to_regclass('checkpoints') IS NOT NULL
 
+-- name: list_checkpoints
+-- Newest first: ids begin with the time.
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, CAST(metadata AS TEXT) AS metadata FROM checkpoints
+WHERE thread_id = :thread_id
+ORDER BY checkpoint_id DESC
+LIMIT :limit
+
+-- name: marked_checkpoints
+SELECT DISTINCT checkpoint_ns, checkpoint_id, channel FROM writes
+WHERE thread_id = :thread_id AND channel IN ('__interrupt__', '__error__')
+
+-- name: marked_checkpoints [postgresql]
+SELECT DISTINCT checkpoint_ns, checkpoint_id, channel FROM checkpoint_writes
+WHERE thread_id = :thread_id AND channel IN ('__interrupt__', '__error__')
+
+-- name: copy_thread
+-- Its first place counts as taken: else the first message there would be let in as on a new thread.
+INSERT INTO threads (
+    thread_id, tenant, external_id, next_pos, last_seq, created_at, position, copied_from, metadata, updated_at)
+SELECT
+    :target_id, t.tenant, :target, 2, 0, {now},
+    CASE WHEN EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = t.thread_id AND r.state = 'running')
+        THEN 'unknown' ELSE t.position END,
+    t.external_id, t.metadata, {now}
+FROM threads t
+WHERE t.thread_id = :thread_id AND t.deleted_at IS NULL
+ON CONFLICT (tenant, external_id) DO NOTHING
+RETURNING thread_id
+
+-- name: copy_checkpoints
+INSERT INTO checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata)
+SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata
+FROM checkpoints WHERE thread_id = :thread_id
+
+-- name: copy_checkpoint_writes
+INSERT INTO writes (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value)
+SELECT :target_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
+FROM writes WHERE thread_id = :thread_id
+
+-- name: copy_checkpoint_writes [postgresql]
+-- After the checkpoints, in a statement of its own: one that is written meanwhile brings these with it.
+WITH blobs AS (
+    INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+    SELECT :target_id, checkpoint_ns, channel, version, type, blob
+    FROM checkpoint_blobs WHERE thread_id = :thread_id
+)
+INSERT INTO checkpoint_writes (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
+SELECT :target_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob
+FROM checkpoint_writes WHERE thread_id = :thread_id
+
 -- name: delete_checkpoints
 DELETE FROM checkpoints WHERE thread_id = :thread_id
 
