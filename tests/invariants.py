@@ -247,8 +247,7 @@ CASES = (
         sentence="A status commits and what it should have sent is lost, or is sent twice.",
         stores=BOTH,
         processes=True,
-        signals=(),
-        without="Of deferred effects only, which failpoints kill; there are no webhooks yet.",
+        signals=(KILL,),
     ),
     Case(
         id="S27",

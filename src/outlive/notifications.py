@@ -127,9 +127,10 @@ class Webhooks:
     reached from outside, for links.  A result of up to ``result_bytes`` is sent along; 0: only ever the link.
     ``networks`` are those that may be sent to although they are private, and without TLS.
 
-    One try may take ``timeout`` seconds.  Between two of them are about ``delay`` seconds, then three times
-    as many, and so on, up to ``longest_delay``.  After ``tries``, or ``max_age`` seconds, a notification is
-    given up and kept as a dead letter; ``retention`` seconds after its end its row is deleted.
+    One try may take ``timeout`` seconds; what a process that died had in hand is tried again ``margin``
+    seconds after that.  Between two tries are about ``delay`` seconds, then three times as many, and so on,
+    up to ``longest_delay``.  After ``tries``, or ``max_age`` seconds, a notification is given up and kept as
+    a dead letter; ``retention`` seconds after its end its row is deleted.
     ``at_once`` bounds what one process sends at one time, and ``per_receiver`` what it sends to one receiver.
 
     Raises ``Misconfigured``.
@@ -142,6 +143,7 @@ class Webhooks:
     result_bytes: int = 0
     networks: tuple[str, ...] = ()
     timeout: float = 15.0
+    margin: float = 30.0
     delay: float = 10.0
     longest_delay: float = 6 * 3600.0
     tries: int = 16

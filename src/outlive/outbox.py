@@ -21,8 +21,6 @@ from outlive.notifications import Answer, Came, Delivery, Notification, Webhooks
 from outlive.store import Store, outbox_moves, wakeup
 from outlive.store.outbox_moves import Buried, Miss
 
-MARGIN = 30.0
-"""Seconds for which a row stays in hand after its try must be over: for the record to hear of it."""
 TIDY_EVERY = 60.0
 BATCH = 500
 CLOSING = 5.0
@@ -114,12 +112,13 @@ class Dispatcher:
             share = min(most - under_way[receiver], room - begun)
             if share <= 0:
                 break
+            failpoints.reach("outbox.due")
             begun += await self._take(receiver, share)
             self._last = receiver
         return begun
 
     async def _take(self, receiver: str, share: int) -> int:
-        lease = self._webhooks.timeout + MARGIN
+        lease = self._webhooks.timeout + self._webhooks.margin
         step = outbox_moves.take(receiver, share, self._local.new_id(), lease, self._compose)
         taken = await self._store.write(step)
         failpoints.reach("outbox.taken")
@@ -144,6 +143,7 @@ class Dispatcher:
         match answer.came:
             case Came.DELIVERED:
                 seconds = await self._store.write(outbox_moves.delivered(sent, answer.status or 200))
+                failpoints.reach("outbox.delivered")
                 if seconds is not None:
                     self._delivered(sent, seconds)
             case Came.GONE:

@@ -18,7 +18,7 @@ TOGETHER = (
     ("cut-writes", "late-write", "kill"),
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
-    ("effects",),
+    ("effects", "webhooks"),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from outlive import failpoints, lease, presence, runtime, signals
+from outlive import failpoints, lease, notifications, presence, runtime, signals
 from outlive.testing import process_tree
 from outlive.testing.hearing import WITHIN
 
@@ -59,6 +59,7 @@ async def _serve(config: Mapping[str, Any]) -> None:
         slots=config["slots"],
         timing=lease.Timing(**config["timing"]),
         drain=config["drain"],
+        webhooks=notifications.Webhooks(**config["webhooks"]) if config["webhooks"] else None,
     )
     served.signals.listen(_report)
     obeying = loop.create_task(_obey(ending))
@@ -108,7 +109,8 @@ class Process:
 
     ``points`` arms failpoints in it (see ``outlive.failpoints``; one that freezes it does so between two
     writes); ``also`` names a coroutine function that is
-    called with the runtime beside the agents' work.  ``slots`` 0 makes it a process that only submits and
+    called with the runtime beside the agents' work; ``webhooks`` are the fields of ``outlive.Webhooks``.
+    ``slots`` 0 makes it a process that only submits and
     observes.  Seconds everywhere.  Use it as an async context manager: leaving kills what still runs.
     """
 
@@ -124,6 +126,7 @@ class Process:
         drain: float = runtime.DRAIN_BUDGET,
         points: str = "",
         also: str = "",
+        webhooks: Mapping[str, Any] | None = None,
     ) -> None:
         self.worker = ""
         self._config = {
@@ -135,6 +138,7 @@ class Process:
             "drain": drain,
             "also": also,
             "failpoints": points,
+            "webhooks": dict(webhooks or {}),
         }
         self._environment = {
             **os.environ,

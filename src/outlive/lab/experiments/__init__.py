@@ -19,6 +19,7 @@ from outlive.lab.experiments import (
     shapes,
     two_messages,
     undeclared,
+    webhooks,
     with_outlive,
 )
 
@@ -37,6 +38,7 @@ ALL: tuple[Experiment, ...] = (
     proxy.EXPERIMENT,
     with_outlive.EXPERIMENT,
     effects.EXPERIMENT,
+    webhooks.EXPERIMENT,
     servers.EXPERIMENT,
     behind_nginx.EXPERIMENT,
 )
