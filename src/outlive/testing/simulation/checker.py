@@ -15,6 +15,7 @@ from outlive.testing.simulation.checks import (
     intents,
     log,
     observers,
+    outbox,
     presence,
     reading,
     record,
@@ -51,6 +52,7 @@ PROMISES: Mapping[str, str] = {
     "I7": "the first verdict wins, and whoever asked is told the truth",
     "I8": "the same key with the same body is the same run",
     "I9": "an effect is executed once",
+    "I10": "an end and its notifications commit together, and each is told in the same words",
     "I11": "disconnect, stop, shutdown, time-out and loss are told apart, and each does what the policy says",
     "I12": "shutdown hands work back, and only losses are charged",
     "I13": "nothing is left behind: no task, no slot, no failure that nobody looked at",
@@ -108,6 +110,11 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I5", observers.feeds_are_current),
     ("I14", tenants.strangers_learn_nothing),
     ("I14", tenants.keys_and_threads_are_a_tenants_own),
+    ("I10", outbox.ends_and_notifications_commit_together),
+    ("I10", outbox.everybody_is_told),
+    ("I10", outbox.the_same_words_each_time),
+    ("I10", outbox.what_is_told_is_what_was_saved),
+    ("I10", outbox.what_is_delivered_was_taken),
 )
 
 

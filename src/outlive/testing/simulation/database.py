@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlive import errors, seams, signals
 from outlive.model import Claim, Renewed, Row
-from outlive.store import retry, sql, sqlite
+from outlive.store import retry, sql, sqlite, wakeup
 from outlive.store.script import Script, Statement, statement
 from outlive.store.wakeup import Hub
 from outlive.testing.simulation.history import EPOCH_MS, Commit, EventRow, History, RunChange
@@ -37,6 +37,7 @@ CREATE TEMP TRIGGER moved AFTER UPDATE ON main.runs BEGIN SELECT note_run(
   NEW.run_id, NEW.thread_id, OLD.state, OLD.epoch, NEW.state, NEW.epoch, NEW.losses, NEW.stop_reason); END;
 CREATE TEMP TRIGGER written AFTER INSERT ON main.events BEGIN SELECT note_event(
   NEW.run_id, NEW.seq, NEW.thread_id, NEW.thread_seq, NEW.epoch, NEW.kind, NEW.payload); END;
+CREATE TEMP TRIGGER told AFTER INSERT ON main.outbox BEGIN SELECT note_told(NEW.notification_id); END;
 """
 
 
@@ -101,12 +102,14 @@ class Database:
         self._blocks = blocks
         self._runs: list[RunChange] = []
         self._events: list[EventRow] = []
+        self._told: list[str] = []
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         self._connection.deserialize(_migrated())
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._connection.create_function("note_run", 8, self._note_run)
         self._connection.create_function("note_event", 7, self._note_event)
+        self._connection.create_function("note_told", 1, self._told.append)
         self._connection.executescript(_WATCH)
 
     def change(self, ddl: Sequence[str], *, dirty_reads: bool) -> None:
@@ -186,11 +189,13 @@ class Database:
 
     def _changes(self, process: str, script: str) -> Commit | None:
         """Take what the triggers noted since the last transaction."""
-        if not self._runs and not self._events:
+        if not self._runs and not self._events and not self._told:
             return None
         runs, self._runs = self._runs, []
         events, self._events = self._events, []
-        return Commit(self.loop.time(), process, move(script), tuple(runs), tuple(events))
+        told = tuple(self._told)
+        self._told.clear()
+        return Commit(self.loop.time(), process, move(script), tuple(runs), tuple(events), told)
 
     def _note_run(self, run_id: str, thread_id: str, *row: Any) -> None:
         old_state, old_epoch, state, epoch, losses, stop_reason = row
@@ -350,7 +355,9 @@ class SimulatedStore:
         """Wake local waiters; tell the peers, if the weather lets it."""
         self.hub.wake(topics)
         for peer in self.process.fleet.peers(self.process):
-            rolls = self.dice.of(f"hints/{self.process.name}/{peer.name}")
+            # Hints for those who send have luck of their own: they are to change nobody else's history.
+            about = "outbox hints" if topics == (wakeup.OUTBOX,) else "hints"
+            rolls = self.dice.of(f"{about}/{self.process.name}/{peer.name}")
             if rolls.random() < self.weather.hints_lost:
                 continue
             for _ in range(1 + (rolls.random() < self.weather.hints_repeated)):

@@ -45,6 +45,7 @@ class Commit:
     script: str
     runs: tuple[RunChange, ...]
     events: tuple[EventRow, ...]
+    told: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -108,6 +109,18 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A notification at the moment at which it reached its receiver."""
+
+    at: float
+    process: str
+    id: str
+    receiver: str
+    run_id: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A step that was recorded as done, under the fence."""
 
@@ -154,4 +167,7 @@ class History:
     leaks: list[str] = field(default_factory=list)
     final_runs: list[dict[str, Any]] = field(default_factory=list)
     final_events: list[EventRow] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    took: set[str] = field(default_factory=set)
+    final_outbox: list[dict[str, Any]] = field(default_factory=list)
     ended_at: float = 0.0

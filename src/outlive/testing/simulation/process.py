@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from outlive import commands, disconnect, execution, lease, presence, seams, signals, sweeper, worker
+from outlive import commands, disconnect, execution, lease, outbox, presence, seams, signals, sweeper, worker
 from outlive.agents import Binds, Registry
 from outlive.store import sql
+from outlive.testing.simulation import receivers
 from outlive.testing.simulation.cast import Cast
 from outlive.testing.simulation.database import Database, SimulatedStore
 from outlive.testing.simulation.history import History
@@ -54,11 +55,31 @@ class Process:
         )
         self.worker = worker.Worker(registry, around, slots=SLOTS)
         self.commands = commands.Commands(
-            self.store, registry, starter=self.worker, happenings=told, local=local
+            self.store, registry, starter=self.worker, happenings=told, local=local, told=receivers.who
         )
         self.presence = presence.Presence(self.store, happenings=told, lease=VIEWER_LEASE)
         self.disconnect = disconnect.Disconnect(self.store, happenings=told)
         self.sweeper = sweeper.Sweeper(self.store, timing=TIMING, happenings=told, local=local, every=0.6)
+        self.dispatcher = self._dispatcher()
+
+    def _dispatcher(self) -> outbox.Dispatcher:
+        """What sends, with dice of its own: what it does is to change nothing in what the others do."""
+        fleet, dice = self.fleet, Dice.within(self.fleet.dice, "outbox")
+        local = seams.Seams(
+            monotonic=lambda: fleet.loop.time() + self.skew,
+            random=dice.of(f"local/{self.name}").random,
+            new_id=fleet.new_token,
+        )
+        store = SimulatedStore(
+            fleet.database,
+            self,
+            dice,
+            self.happenings,
+            local,
+            hub=self.store.hub,
+            weather=self.store.weather,
+        )
+        return receivers.dispatcher(store, fleet.receivers, self.name, self.happenings, local)
 
     @property
     def worker_id(self) -> str:
@@ -74,7 +95,7 @@ class Process:
         """Begin working; each duty in the process's own sandbox."""
         self.sandbox.spawn(self._begin())
         self._duties = [self.sandbox.spawn(self._renew(), renewing=True)]
-        for duty in (self.sweeper.run(), self.presence.run(), self.disconnect.run()):
+        for duty in (self.sweeper.run(), self.presence.run(), self.disconnect.run(), self.dispatcher.run()):
             self._duties.append(self.sandbox.spawn(duty))
 
     async def _begin(self) -> None:
@@ -102,6 +123,7 @@ class Process:
         for duty in self._duties:
             duty.cancel()
         await asyncio.wait(self._duties)
+        await self.dispatcher.close()
         await self.keeper.close()
         await self.store.close()
         if fair and self.store.weather.fair:
@@ -131,6 +153,7 @@ class Fleet:
     blocks: Mapping[str, sql.Block]
     cast: Cast
     new_id: Callable[[], str] = field(init=False)
+    new_token: Callable[[], str] = field(init=False)
     tokens: set[str] = field(default_factory=set)
     current: dict[str, Process] = field(default_factory=dict)
     all: list[Process] = field(default_factory=list)
@@ -138,7 +161,9 @@ class Fleet:
     def __post_init__(self) -> None:
         self.database = Database(self.loop, self.history, self.blocks)
         self.provider = Provider(self.history, self.loop.time, self.dice.of("provider").random)
-        self.new_id = _counting_ids(self.dice)
+        self.receivers = receivers.Receivers(self.history, self.loop.time, self.dice.of("receivers").random)
+        self.new_id = _counting_ids(self.dice, "ids")
+        self.new_token = _counting_ids(self.dice, "outbox tokens")
 
     def start(self, machine: str) -> Process:
         """Start a machine's process, or the next incarnation of it."""
@@ -167,8 +192,8 @@ class Fleet:
         self.database.close()
 
 
-def _counting_ids(dice: Dice) -> Callable[[], str]:
-    rolls, count = dice.of("ids"), 0
+def _counting_ids(dice: Dice, purpose: str) -> Callable[[], str]:
+    rolls, count = dice.of(purpose), 0
 
     def new_id() -> str:
         nonlocal count

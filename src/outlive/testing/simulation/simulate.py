@@ -90,6 +90,7 @@ def _simulate(plan: Plan, broken: Sabotage, cast: Cast) -> Result:
                 " ORDER BY run_id, seq"
             )
         ]
+        history.final_outbox = fleet.database.rows("SELECT notification_id, state FROM outbox")
         _look_for_leftovers(loop, history)
         _end(loop, fleet)
     return Result(plan, history, (*checker.check(history), *_own_check(cast, history)))
@@ -160,7 +161,9 @@ def _rest(cast: Cast) -> float:
 def _alive(fleet: Fleet) -> bool:
     if any(process.store.busy for process in fleet.current.values()):
         return True  # a submit that nobody waits for any more may still make a run
-    return bool(fleet.database.rows("SELECT 1 FROM runs WHERE state IN ('queued', 'running') LIMIT 1"))
+    live = "SELECT 1 FROM runs WHERE state IN ('queued', 'running') LIMIT 1"
+    to_be_told = "SELECT 1 FROM outbox WHERE state = 'pending' LIMIT 1"
+    return bool(fleet.database.rows(live) or fleet.database.rows(to_be_told))
 
 
 def _end(loop: VirtualLoop, fleet: Fleet) -> None:

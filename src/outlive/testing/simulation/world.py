@@ -234,10 +234,19 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self._about = ""
         self._streams: dict[str, random.Random] = {}
+
+    @classmethod
+    def within(cls, dice: Dice, about: str) -> Dice:
+        """Dice whose streams have nothing in common with those of ``dice``, whatever they are called."""
+        apart = cls(dice._seed)
+        apart._about = f"{about}/"
+        return apart
 
     def of(self, purpose: str) -> random.Random:
         """The stream of one purpose."""
+        purpose = self._about + purpose
         if purpose not in self._streams:
             self._streams[purpose] = random.Random(f"{self._seed}/{purpose}")
         return self._streams[purpose]
