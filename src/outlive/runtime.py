@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import importlib.util
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -120,18 +120,18 @@ class Outlive(threads.Threads):
             raise
         loop = asyncio.get_running_loop()
         self._draining = loop.create_task(self._drain_when_told())
-        duties = {
-            "sweeper": self._sweeper.run(),
-            "presence": self.presence.run(),
-            "disconnect": self._disconnect.run(),
-            "deletion": self.deletion().run(),
+        duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "sweeper": self._sweeper.run,
+            "presence": self.presence.run,
+            "disconnect": self._disconnect.run,
+            "deletion": self.deletion().run,
         }
         if self._retention is not None:
             duties["retention"] = retention.Retention(
                 self.store, self._retention, happenings=self.signals
-            ).run()
+            ).run
         if self._dispatcher is not None:
-            duties["outbox"] = self._dispatcher.run()
+            duties["outbox"] = self._dispatcher.run
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
         self._ready = True
         return self
@@ -178,10 +178,10 @@ class Outlive(threads.Threads):
         self._disconnect = disconnect.Disconnect(store, happenings=told)
         self._sweeper = sweeper.Sweeper(store, timing=self.timing, happenings=told, local=local)
 
-    async def _watch_over(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+    async def _watch_over(self, name: str, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A duty that dies must not die in silence: nobody would sweep, and nobody would know."""
         try:
-            await duty
+            await duty()
         except Exception as failure:
             self.signals.emit(signals.BackgroundFailed(duty=name, error=repr(failure)))
             raise

@@ -247,6 +247,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"run_id": "run-1000001", "tenant": "tenant-1", "state": None, "limit": 9},
         {"outbox_by_run"},
     ),
+    "oldest_notification": ({}, {"outbox_aging"}),
     "ended_notifications": ({"retention_ms": 1, "limit": 100}, {"outbox_ended"}),
     "prune_notifications": (IDS, {"outbox"}),
     "forget_uses": ({"subject": "principal/tenant-1/p"}, {"quota_uses", "runs"}),

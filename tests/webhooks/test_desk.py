@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import pathlib
+from unittest import mock
 
 import fastapi
 import httpx
@@ -15,7 +16,7 @@ import standardwebhooks.webhooks
 import outlive
 from cli.support import Here
 from core import support as core
-from outlive import errors, settings, signals
+from outlive import errors, outbox, settings, signals
 from outlive.cli import told
 from outlive.notifications import Audience
 from outlive.testing.receiver import Receiver, Reply
@@ -105,6 +106,36 @@ def test_the_settings_say_who_is_told_and_their_secrets_are_never_shown(
     monkeypatch.setenv("OUTLIVE_WEBHOOK_SECRETS", "whsec_short")
     with pytest.raises(errors.Misconfigured, match="webhook secret"):
         told.webhooks(settings.load().settings)
+
+
+def test_the_doctor_says_what_waits_and_what_is_amiss(
+    here: Here, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> tuple[str, str] | None:
+        looked = json.loads(here("doctor", "--json", "-d", database, "--port", "0").out)
+        return next(((one["level"], one["found"]) for one in looked if one["check"] == "webhooks"), None)
+
+    assert found() is None
+    monkeypatch.setenv("OUTLIVE_WEBHOOK_SECRETS", support.SECRET)
+    assert found() == ("ok", "Nothing waits to be sent.")
+    with Receiver() as receiver:
+        asyncio.run(_left(database, receiver.url))
+        level, said = found() or ("", "")
+        assert (level, said.split(" for ")[0]) == ("ok", "The oldest has been waiting to be sent")
+        monkeypatch.delenv("OUTLIVE_WEBHOOK_SECRETS")
+        assert (found() or ("", ""))[0] == "warn"
+        monkeypatch.setenv("OUTLIVE_WEBHOOK_SECRETS", "whsec_short")
+        assert (found() or ("", ""))[0] == "fail"
+        assert receiver.told == []
+
+
+async def _left(database: str, url: str) -> None:
+    """A run has ended, and its process before it could tell of it."""
+    idle = mock.patch.object(outbox.Dispatcher, "look_once", mock.AsyncMock(return_value=0))
+    with idle:
+        async with support.serving(database) as served:
+            made = await served.submit("agent", webhook=url)
+            await served.result(made.run.run_id)
 
 
 def test_without_a_secret_nobody_is_told_and_nothing_is_needed(here: Here) -> None:

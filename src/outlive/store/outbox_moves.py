@@ -215,6 +215,13 @@ def notification(notification_id: str, tenant: str | None) -> Steps[Notification
 
 
 @script(reads=True)
+def oldest() -> Steps[float | None]:
+    """Return for how many seconds the oldest notification has been waiting; None if none waits."""
+    rows = yield statement("oldest_notification")
+    return rows[0]["age_ms"] / 1000 if rows else None
+
+
+@script(reads=True)
 def notifications(
     tenant: str, *, limit: int, state: Delivery | None = None, before: str | None = None
 ) -> Steps[list[Notification]]:

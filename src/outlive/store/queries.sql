@@ -1268,6 +1268,12 @@ WHERE run_id = :run_id AND tenant = :tenant AND (CAST(:state AS TEXT) IS NULL OR
 ORDER BY notification_id
 LIMIT :limit
 
+-- name: oldest_notification
+SELECT {now} - queued_at AS age_ms FROM outbox
+WHERE state = 'pending' AND queued_at > 0
+ORDER BY queued_at
+LIMIT 1
+
 -- name: ended_notifications
 SELECT notification_id FROM outbox
 WHERE ended_at IS NOT NULL AND ended_at <= (SELECT {now} - :retention_ms)

@@ -6,11 +6,14 @@ import asyncio
 import time
 
 from outlive import errors, keys, runtime, settings, signals
-from outlive.cli import checks
-from outlive.store import Store, migrate, reads
+from outlive.cli import checks, told
+from outlive.store import Store, migrate, outbox_moves, reads
 
 CLOCKS_APART = 2.0
 """Seconds between two clocks that are worth a word: tokens and keys expire by this machine's."""
+
+WAITS_LONG = 3600.0
+"""Seconds for which a notification may wait without a word about it."""
 
 
 def look(chosen: settings.Settings) -> list[checks.Finding]:
@@ -21,11 +24,11 @@ def look(chosen: settings.Settings) -> list[checks.Finding]:
 
 
 async def _look(chosen: settings.Settings) -> list[checks.Finding]:
-    told = signals.Signals(listeners=())
-    with told.recording() as heard:
+    heard_of = signals.Signals(listeners=())
+    with heard_of.recording() as heard:
         began = time.monotonic()
         try:
-            store = runtime.open_store(chosen.database, chosen.direct_database, told)
+            store = runtime.open_store(chosen.database, chosen.direct_database, heard_of)
             await store.open()
         except errors.OutliveError as failure:
             return [_refused(failure)]
@@ -37,6 +40,7 @@ async def _look(chosen: settings.Settings) -> list[checks.Finding]:
                 _hints(chosen, heard),
                 await _clock(store),
                 *await _keys(chosen, store),
+                *await _webhooks(chosen, store),
             ]
         finally:
             await store.close()
@@ -75,6 +79,22 @@ async def _clock(store: Store) -> checks.Finding:
         do = "Synchronise both. Leases do not mind, but tokens and keys expire by this machine's clock."
         return checks.warn("clock", found, do)
     return checks.ok("clock", f"The database's is {apart:+.2f} s from this machine's.")
+
+
+async def _webhooks(chosen: settings.Settings, store: Store) -> list[checks.Finding]:
+    try:
+        hooks = told.webhooks(chosen)
+    except errors.Misconfigured as failure:
+        return [checks.fail("webhooks", failure.message, failure.hint)]
+    age = await store.read(outbox_moves.oldest())
+    if age is None:
+        return [checks.ok("webhooks", "Nothing waits to be sent.")] if hooks else []
+    found = f"The oldest has been waiting to be sent for {age:.0f} s."
+    if hooks is None:
+        return [checks.warn("webhooks", found, "Set webhook_secrets, also where runs are only driven.")]
+    if age > WAITS_LONG:
+        return [checks.warn("webhooks", found, "Look at: outlive webhooks list --state pending")]
+    return [checks.ok("webhooks", found)]
 
 
 async def _keys(chosen: settings.Settings, store: Store) -> list[checks.Finding]:

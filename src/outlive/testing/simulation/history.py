@@ -168,6 +168,6 @@ class History:
     final_runs: list[dict[str, Any]] = field(default_factory=list)
     final_events: list[EventRow] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
-    took: set[str] = field(default_factory=set)
+    took: dict[str, float] = field(default_factory=dict)
     final_outbox: list[dict[str, Any]] = field(default_factory=list)
     ended_at: float = 0.0

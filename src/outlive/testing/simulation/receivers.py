@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outlive import outbox, seams, signals
 from outlive.notifications import Answer, Came, Notification, Webhooks, new_secret
@@ -42,7 +42,6 @@ class Receivers:
     history: History
     now: Callable[[], float]
     roll: Callable[[], float]
-    took: set[str] = field(default_factory=set)
 
     async def hear(self, sent: Notification, process: str) -> Answer:
         """Be told, and answer."""
@@ -54,7 +53,7 @@ class Receivers:
         await asyncio.sleep(ANSWERS_AFTER if luck >= HANGS else WEBHOOKS.timeout)
         if luck < HANGS + REFUSES:
             return Answer(came=Came.MISSED, status=None if luck < HANGS else 500, why="no luck", theirs=True)
-        self.history.took.add(sent.notification_id)
+        self.history.took[sent.notification_id] = self.now()
         return Answer(came=Came.DELIVERED, status=204)
 
 

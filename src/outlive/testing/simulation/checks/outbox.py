@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from outlive.states import State
@@ -60,9 +59,8 @@ def what_is_told_is_what_was_saved(history: History) -> Iterator[reading.Found]:
 
 
 def what_is_delivered_was_taken(history: History) -> Iterator[reading.Found]:
-    taken: dict[str, bool] = defaultdict(bool, dict.fromkeys(history.took, True))
     for row in history.final_outbox:
-        if row["state"] == "delivered" and not taken[row["notification_id"]]:
+        if row["state"] == "delivered" and row["notification_id"] not in history.took:
             yield f"{row['notification_id'][:8]} counts as delivered, and no receiver took it"
         if row["state"] == "dead":
             yield f"{row['notification_id'][:8]} was given up"
