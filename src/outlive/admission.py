@@ -17,10 +17,15 @@ from outlive.states import Position, Reason, State
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveRun:
-    """A queued or running run of the thread."""
+    """A queued or running run of the thread.
+
+    ``begun``: an executor has had it.  ``displaces``: it has itself displaced another.
+    """
 
     run_id: str
     state: State
+    begun: bool = True
+    displaces: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +41,16 @@ class Accept:
     """Insert the run.  ``at_once``: nothing on the thread stands before it."""
 
     at_once: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Displace:
+    """Insert the run before all who wait, and stop ``run_ids``: what runs or has begun, oldest first.
+
+    A message that displaced a run and has not begun is displaced as well: the newer one replaces it.
+    """
+
+    run_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,19 +78,25 @@ class Look:
     """Decide once somebody has looked where the thread stands."""
 
 
-Decision = Accept | Reject | Left | Unasked | Look
+Decision = Accept | Displace | Reject | Left | Unasked | Look
 
 
 def admit(
-    live: Sequence[LiveRun], policy: RunPolicy, standing: Standing | None = None, *, answers: bool = False
+    live: Sequence[LiveRun],
+    policy: RunPolicy,
+    standing: Standing | None = None,
+    *,
+    answers: bool = False,
+    goes_on: bool = False,
 ) -> Decision:
     """Decide what a new message does on a thread with these live runs, oldest first, that stands so.
 
     ``standing`` None: there is nothing to repeat.  ``answers``: the message answers a question of the thread.
     A live run is past the question, or was made by the first answer to it: a second one waits for nothing.
+    ``goes_on``: it brings nothing new, and goes on with what is there.
     """
     if not live:
-        return Accept(at_once=True) if standing is None else _onto(standing, policy, answers)
+        return Accept(at_once=True) if goes_on else _onto(standing, policy, answers)
     if answers:
         return Reject(run_id=live[0].run_id)
     match policy.on_busy:
@@ -83,11 +104,15 @@ def admit(
             return Reject(run_id=live[0].run_id)
         case OnBusy.ENQUEUE:
             return Accept(at_once=False)
+        case OnBusy.INTERRUPT | OnBusy.ROLLBACK:
+            return Displace(run_ids=tuple(run.run_id for run in live if run.begun or run.displaces))
         case _ as unknown:
             assert_never(unknown)
 
 
-def _onto(standing: Standing, policy: RunPolicy, answers: bool) -> Decision:
+def _onto(standing: Standing | None, policy: RunPolicy, answers: bool) -> Decision:
+    if standing is None:
+        return Accept(at_once=True)
     accepted, left = Accept(at_once=True), Left(run_id=standing.left_by, position=standing.position)
     match standing.position:
         case Position.UNKNOWN:

@@ -16,7 +16,7 @@ from outlive.limits import Quota
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
 from outlive.names import LONGEST_NAME as LONGEST_NAME
 from outlive.names import check_name as check_name
-from outlive.policy import RunPolicy
+from outlive.policy import OnBusy, RunPolicy
 from outlive.states import Reason
 from outlive.store import Store, moves, standings, wakeup
 
@@ -102,13 +102,15 @@ class Commands:
             if text == "":  # what a client sends that forgot it, and every such client sends the same
                 raise errors.InvalidInput(f"{field} is empty.", field=field)
         positioned = isinstance(known, Positions)
+        declared = policy or known.policy
+        _check_displacing(declared, not_before, positioned=positioned)
         new = Submission(
             run_id=self._local.new_id(),
             tenant=tenant,
             agent=agent,
             input=_exact("input", input),
             fingerprint=encoding.fingerprint([agent, thread, input]),
-            policy=policy or known.policy,
+            policy=declared,
             thread=thread,
             key=key,
             not_before=not_before,
@@ -118,6 +120,7 @@ class Commands:
             metadata=_exact("metadata", metadata or {}),
             positioned=positioned,
             answers=isinstance(known, Positions) and known.answers(input),
+            goes_on=isinstance(known, Positions) and known.goes_on(input),
             notify=self._to_be_told(tenant, agent, webhook),
         )
         return await self._apart(self._submit(new))
@@ -159,6 +162,8 @@ class Commands:
         run = submitted.run
         if submitted.admitted not in (Admitted.CREATED, Admitted.CONTINUED):
             return
+        for displaced in submitted.displaced:
+            self._stopped(displaced, Reason.DISPLACED)
         self._signals.emit(
             signals.RunSubmitted(run_id=run.run_id, agent=run.agent, claimed=submitted.claimed)
         )
@@ -174,12 +179,16 @@ class Commands:
         check_name("run_id", run_id)
         answer = await self._apart(self._store.write(moves.stop(run_id, tenant, reason)))
         if answer.outcome is not StopOutcome.ALREADY:
-            self._signals.emit(signals.StopRequested(run_id=run_id, reason=reason))
-            thread = wakeup.thread_topic(answer.run.thread_id)
-            self._store.announce(wakeup.STOP, wakeup.QUEUE, wakeup.run_topic(run_id), thread)
-        if answer.outcome is StopOutcome.STOPPED and answer.run.notify:
-            self._store.announce(wakeup.OUTBOX)
+            self._stopped(answer.run, reason)
         return answer
+
+    def _stopped(self, run: Run, reason: Reason) -> None:
+        """Tell its executor and its viewers, and of one that has ended whoever sends notifications."""
+        self._signals.emit(signals.StopRequested(run_id=run.run_id, reason=reason))
+        thread = wakeup.thread_topic(run.thread_id)
+        self._store.announce(wakeup.STOP, wakeup.QUEUE, wakeup.run_topic(run.run_id), thread)
+        if run.state.terminal and run.notify:
+            self._store.announce(wakeup.OUTBOX)
 
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
         """Finish ``work`` even if the caller goes away: a half-known submit is a run nobody drives."""
@@ -205,3 +214,18 @@ def _exact(field: str, value: Any) -> str:
         first = encoded.placeholders[0]
         raise errors.InvalidInput(f"{field} cannot be kept exactly: {first.type}: {first.why}.", field=field)
     return encoded.text
+
+
+def _check_displacing(policy: RunPolicy, not_before: float | None, *, positioned: bool) -> None:
+    if policy.on_busy.displaces and not_before is not None:
+        raise errors.InvalidInput(
+            "A message for later cannot displace what runs now.",
+            hint="Leave not_before out, or send it with on_busy=enqueue.",
+            field="not_before",
+        )
+    if policy.on_busy is OnBusy.ROLLBACK and not positioned:
+        raise errors.InvalidInput(
+            "This agent keeps nothing between its runs that could be taken back.",
+            hint="Use on_busy=interrupt.",
+            field="on_busy",
+        )

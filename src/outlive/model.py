@@ -49,6 +49,7 @@ class Run:
     """One run as the record has it.  ``thread`` is the caller's name for the thread, ``thread_id`` ours.
 
     ``origin`` is the first run of a chain of same-intent continuations; ``continues`` the one before this.
+    ``displaces`` is the run in whose place it came.
     ``position`` is where this run left its thread.  ``thread_position`` is where the thread stood when this
     was read, as the run ``left_by`` left it; None: no run of an agent that can tell has ended there.
     """
@@ -74,6 +75,7 @@ class Run:
     policy: RunPolicy
     origin: str
     continues: str | None
+    displaces: str | None
     position: Position | None
     thread_position: Position | None
     left_by: str | None
@@ -135,6 +137,7 @@ _PUBLIC = (
     "last_seq",
     "origin",
     "continues",
+    "displaces",
     "stop_reason",
     "not_before",
     "created_at",
@@ -226,7 +229,8 @@ class Submission:
 
     ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
     for ``viewer_lease`` seconds unless it goes on to say so.  ``quotas`` are counted with the insert.
-    ``positioned``: the agent knows where it left a thread.  ``answers``: the input answers a question.
+    ``positioned``: the agent knows where it left a thread.  ``answers``: the input answers a question;
+    ``goes_on``: it brings nothing new.
     """
 
     run_id: str
@@ -244,6 +248,7 @@ class Submission:
     quotas: tuple[Quota, ...] = ()
     positioned: bool = False
     answers: bool = False
+    goes_on: bool = False
     notify: str | None = None
 
 
@@ -258,11 +263,15 @@ class Admitted(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """The run that answers a submission, and how it came to be that run."""
+    """The run that answers a submission, and how it came to be that run.
+
+    ``displaced`` are the runs that were asked to stop for it.
+    """
 
     run: Run
     admitted: Admitted
     claimed: bool = False
+    displaced: tuple[Run, ...] = ()
 
 
 class StopOutcome(StrEnum):

@@ -25,10 +25,22 @@ class OnDisconnect(StrEnum):
 
 
 class OnBusy(StrEnum):
-    """What a message does on a thread whose run is still live."""
+    """What a message does on a thread whose run is still live.
+
+    ``interrupt`` and ``rollback`` displace that run: it is stopped, and the message goes before all who wait.
+    After ``interrupt`` it meets the thread as the run has left it; after ``rollback`` what the run has begun
+    is taken back first, unless it had come to its end by itself.
+    """
 
     REJECT = "reject"
     ENQUEUE = "enqueue"
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+
+    @property
+    def displaces(self) -> bool:
+        """Whether it takes the place of what runs."""
+        return self in (OnBusy.INTERRUPT, OnBusy.ROLLBACK)
 
 
 class OnTorn(StrEnum):

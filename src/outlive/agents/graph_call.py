@@ -116,7 +116,7 @@ def _asked(context: agents.Context) -> Mapping[str, Any]:
 
 def _default_input(context: agents.Context) -> Any:
     given = context.input
-    if not (isinstance(given, dict) and given.keys() == {"command"} and isinstance(given["command"], dict)):
+    if not is_command(given):
         return given
     command = given["command"]
     if not command.keys() <= {"resume", "update", "goto"}:
@@ -143,8 +143,12 @@ def _default_config(context: agents.Context) -> Any:
 
 def is_answer(given: Any) -> bool:
     """Say whether a run's input answers a question that an earlier run paused with."""
-    command = given.get("command") if isinstance(given, dict) and given.keys() == {"command"} else None
-    return isinstance(command, dict) and "resume" in command
+    return is_command(given) and "resume" in given["command"]
+
+
+def is_command(given: Any) -> bool:
+    """Say whether a run's input is a command to its graph."""
+    return isinstance(given, dict) and given.keys() == {"command"} and isinstance(given["command"], dict)
 
 
 def _default_context(context: agents.Context) -> Any:

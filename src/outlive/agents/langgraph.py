@@ -145,6 +145,10 @@ class LangGraphAgent(moments.Remembering):
         """Say whether an input is ``{"command": {"resume": value}}``."""
         return graph_call.is_answer(given)
 
+    def goes_on(self, given: Any) -> bool:
+        """Say whether an input is nothing, or a command that answers no question."""
+        return given is None or (graph_call.is_command(given) and not graph_call.is_answer(given))
+
     # ------------------------------------------------------------ running
 
     def gathering(self) -> Gathering[agents.Chunk] | None:

@@ -21,6 +21,10 @@ class Positions(Protocol):
         """Say whether an input answers a question that a run paused with."""
         ...
 
+    def goes_on(self, given: Any) -> bool:
+        """Say whether an input brings nothing new, and goes on with what is on the thread."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:

@@ -21,7 +21,7 @@ from outlive import agents, errors, failpoints
 from outlive.agents.graph_call import Call, Maker
 from outlive.agents.position import Graph, forget_answer, position_of, stands
 from outlive.model import Run
-from outlive.policy import OnTorn
+from outlive.policy import OnBusy, OnTorn
 from outlive.states import Position
 from outlive.store import Transactions, reads, standings
 
@@ -65,6 +65,8 @@ class Prelude:
         """
         run = self.context.run
         declared = run.policy.on_torn
+        if await self._takes_back(left):
+            return OnTorn.ROLLBACK
         if declared is OnTorn.REJECT or (declared is OnTorn.RESUME and left.position is Position.WAITING):
             raise self.refusal(left)
         if declared is OnTorn.RESUME:
@@ -72,6 +74,14 @@ class Prelude:
             if any(found and found.policy.compensates(found.state) for found in runs):
                 return OnTorn.ROLLBACK
         return declared
+
+    async def _takes_back(self, left: Left) -> bool:
+        """Say whether what was found is of the run that this one has displaced to take it back."""
+        run = self.context.run
+        if run.policy.on_busy is not OnBusy.ROLLBACK or run.displaces is None:
+            return False
+        displaced = await self.run(run.displaces)
+        return displaced is not None and (left.chain == displaced.origin or run.left_by == displaced.run_id)
 
     def refusal(self, left: Left) -> errors.ThreadLeft:
         """The error of a message that must not be let in."""

@@ -93,6 +93,7 @@ def _columns(run: Run | Effect, run_id: str) -> dict[str, object]:
         "max_losses": _POLICY.max_losses,
         "origin": run_id,
         "continues": None,
+        "displaces": None,
         "key": None,
         "fingerprint": "",
         "viewer": None,

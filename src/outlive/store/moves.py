@@ -12,6 +12,7 @@ Locks: the thread's row first, then the run's, then the rest.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import assert_never
@@ -38,7 +39,7 @@ from outlive.model import (
 )
 from outlive.policy import Recovery
 from outlive.states import Move, Position, Reason, State
-from outlive.store import quotas, standings, steps
+from outlive.store import displacing, quotas, standings, steps
 from outlive.store.script import Steps, script, statement
 
 # ---------------------------------------------------------------- command
@@ -141,29 +142,40 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     place = (yield statement("enter_thread", thread_id=fresh, tenant=new.tenant, thread=external))[0]
     # Whoever takes the first place has just created the thread: nothing else can be on it.
     rows = (yield statement("live_runs", thread_id=place["thread_id"])) if place["pos"] > 1 else ()
-    live = [
-        admission.LiveRun(run_id=row["run_id"], state=State(row["state"]))
-        for row in rows
-        if row["run_id"] != new.run_id
-    ]
+    live = [_live(row) for row in rows if row["run_id"] != new.run_id]
     standing = None if before is not None and before.epoch else _standing(new, place)
-    decision = admission.admit(live, new.policy, standing, answers=new.answers)
-    if not isinstance(decision, admission.Accept):
+    decision = admission.admit(live, new.policy, standing, answers=new.answers, goes_on=new.goes_on)
+    if new.quotas or not isinstance(decision, admission.Accept):
         repeated = yield from steps.own(new.run_id)
-        if repeated is None:
-            raise standings.refusal(decision, place["thread_id"])
-        return _again(repeated, new, offer)
-    taking = offer if decision.at_once else None
-    columns = {**_columns(new, before, place), **_claim_columns(new, taking)}
-    if new.quotas and (yield from steps.own(new.run_id)) is None:  # a repeat has its place already
-        yield from quotas.check(new.quotas)
+        if repeated is not None:  # it has its place already, and has displaced what it displaces
+            return _again(repeated, new, offer)
+    if not isinstance(decision, admission.Accept | admission.Displace):
+        raise standings.refusal(decision, place["thread_id"])
+    yield from quotas.check(new.quotas)
+    columns = _columns(new, before, place)
+    displaced: tuple[Run, ...] = ()
+    if isinstance(decision, admission.Displace):
+        displaced = yield from displacing.displace(decision.run_ids)
+        columns |= yield from displacing.place(place["thread_id"], displaced)
+    taking = offer if isinstance(decision, admission.Accept) and decision.at_once else None
+    columns |= _claim_columns(new, taking)
     inserted = yield statement("insert_run", **columns, fresh=False)
     if not inserted:
         return _again((yield from steps.known(new.run_id)), new, offer)
     if new.key is not None and before is not None:
         yield statement("point_key", tenant=new.tenant, key=new.key, run_id=new.run_id, seen=before.run_id)
     yield from quotas.note(new.quotas, new.run_id)
-    return _again(_inserted(inserted[0], external, place), new, offer)
+    made = _again(_inserted(inserted[0], external, place), new, offer)
+    return dataclasses.replace(made, displaced=displaced)
+
+
+def _live(row: Row) -> admission.LiveRun:
+    return admission.LiveRun(
+        run_id=row["run_id"],
+        state=State(row["state"]),
+        begun=row["epoch"] > 0,
+        displaces=row["displaces"] is not None,
+    )
 
 
 def _inserted(row: Row, thread: str, place: Row | None = None) -> Run:
@@ -206,6 +218,7 @@ def _columns(new: Submission, before: Run | None, place: Row) -> dict[str, objec
         "max_losses": new.policy.max_losses,
         "origin": before.origin if before else new.run_id,
         "continues": before.run_id if before else None,
+        "displaces": None,
         "thread": before.thread if before else (new.thread or new.run_id),
         "key": new.key,
         "fingerprint": new.fingerprint,

@@ -32,9 +32,13 @@ WHERE thread_id = :thread_id AND (position IS NULL OR position = 'unknown')
     AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.thread_id = :thread_id AND o.state = 'running')
 
 -- name: live_runs
-SELECT run_id, state FROM runs
+SELECT run_id, state, epoch, displaces FROM runs
 WHERE thread_id = :thread_id AND state IN ('queued', 'running')
 ORDER BY pos
+
+-- name: head_of_thread
+-- The place before every other, for a run that displaces another: places are never taken twice.
+SELECT min(pos) - 1 AS pos FROM runs WHERE thread_id = :thread_id
 
 -- name: insert_run
 -- The run goes straight to running, its attempt opened in its log, if this process offers a slot for its agent
@@ -48,11 +52,12 @@ WHERE :fresh AND (:key IS NULL OR NOT EXISTS (SELECT 1 FROM run_keys WHERE tenan
 ON CONFLICT (tenant, external_id) DO NOTHING;
 INSERT INTO runs (
     run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
-    on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
+    on_disconnect, grace_ms, recovery, max_losses, origin, continues, displaces, created_at,
     state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
 SELECT
     :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-    CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+    CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
+    CAST(:displaces AS TEXT), {now},
     CASE WHEN start.now THEN 'running' ELSE 'queued' END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -75,7 +80,7 @@ WHERE place.thread_id = :thread_id
 ON CONFLICT (run_id) DO NOTHING
 RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    stop_requested_at, stop_reason, created_at, started_at, ended_at, notify;
+    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify;
 UPDATE threads SET last_seq = last_seq + (SELECT last_seq FROM runs WHERE run_id = :run_id)
 WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq;
@@ -119,11 +124,12 @@ WITH start AS MATERIALIZED (
 ), run AS (
     INSERT INTO runs (
         run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
-        on_disconnect, grace_ms, recovery, max_losses, origin, continues, created_at,
+        on_disconnect, grace_ms, recovery, max_losses, origin, continues, displaces, created_at,
         state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
     SELECT
         :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-        CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues, {now},
+        CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
+    CAST(:displaces AS TEXT), {now},
         CASE WHEN start.now THEN 'running' ELSE 'queued' END,
         CASE WHEN start.now THEN 1 ELSE 0 END,
         CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -136,7 +142,7 @@ WITH start AS MATERIALIZED (
     ON CONFLICT (run_id) DO NOTHING
     RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
         not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-        stop_requested_at, stop_reason, created_at, started_at, ended_at, notify
+    displaces,     stop_requested_at, stop_reason, created_at, started_at, ended_at, notify
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + 1
     FROM run WHERE threads.thread_id = run.thread_id AND run.state = 'running' AND NOT :fresh
@@ -154,7 +160,7 @@ WITH start AS MATERIALIZED (
 )
 SELECT run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    stop_requested_at, stop_reason, created_at, started_at, ended_at, notify FROM run
+    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify FROM run
 
 -- ------------------------------------------------------------------ command: stop
 
@@ -431,7 +437,7 @@ RETURNING run_id
 -- name: run
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
-    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant) AND t.deleted_at IS NULL
@@ -441,7 +447,7 @@ WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenan
 -- sometimes walk everybody's runs.  The bound on created_at lets a deep page begin where it must.
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
-    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant AND t.deleted_at IS NULL
@@ -458,7 +464,7 @@ LIMIT :limit
 -- A thread has few runs and the tenant many: without a query of its own this would walk all of them.
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
-    r.metadata, r.policy, r.origin, r.continues, r.stop_requested_at, r.stop_reason, r.created_at,
+    r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
     r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM threads t JOIN runs r ON r.thread_id = t.thread_id
 WHERE t.tenant = :tenant AND t.external_id = :thread
