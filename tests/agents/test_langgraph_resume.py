@@ -321,7 +321,7 @@ async def test_S28_a_question_inside_a_subgraph_is_asked_once_and_its_work_is_no
 async def test_a_malformed_command_is_refused_before_the_graph_is_called(on: bench.Bench) -> None:
     trace = bench.Trace()
     agent = await on.agent(bench.booking(trace))
-    context = await on.claimed({"command": {"goto": "charge"}})
+    context = await on.claimed({"command": {"goto": {"charge": 1}}})
     with pytest.raises(errors.InvalidInput):
         await asyncio.wait_for(bench.all_of(agent, context), bench.WITHIN)
     assert trace.began == []

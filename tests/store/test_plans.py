@@ -101,6 +101,7 @@ SUBMIT = {
     "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
     "not_before": None, "input": "{}", "metadata": "{}", "policy": POLICY, "on_disconnect": "cancel",
     "notify": None, "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
+    "displaces": None,
     "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1, "fresh": True, "thread": "new",
     "key": "k", "fingerprint": "f", "viewer": "v", "viewer_lease_ms": 1, "opening": "{}",
 }  # fmt: skip
@@ -120,6 +121,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"tenant": "tenant-1", "key": "k", "run_id": "new", "seen": "old"},
         {"run_keys|run_keys_by_run"},
     ),
+    "head_of_thread": ({"thread_id": "thread-1"}, {"runs_by_thread"}),
     "live_runs": ({"thread_id": "thread-1"}, {"runs_live_by_thread"}),
     "insert_run": (SUBMIT, {"runs_queued"}),
     "request_stop": ({"run_id": "live-4", "reason": "requested"}, {"runs"}),

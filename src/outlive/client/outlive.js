@@ -6,7 +6,7 @@
  * Leaving never stops a run; only `stop` asks for that. Times are in milliseconds.
  *
  * @typedef {{agent: string, input?: unknown, thread?: string, metadata?: Record<string, unknown>,
- *   on_disconnect?: "cancel" | "continue", on_busy?: "reject" | "enqueue",
+ *   on_disconnect?: "cancel" | "continue", on_busy?: "reject" | "enqueue" | "interrupt" | "rollback",
  *   on_torn?: "resume" | "restart" | "reject" | "rollback", not_before?: number, webhook?: string}} NewRun
  * @typedef {Record<string, any> & {run_id: string, state: string}} RunRecord  a run as the server records it
  * @typedef {"attempt" | "restart" | "chunk" | "note" | "end" | "gap"} EventType
