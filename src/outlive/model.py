@@ -49,9 +49,9 @@ class Run:
     """One run as the record has it.  ``thread`` is the caller's name for the thread, ``thread_id`` ours.
 
     ``origin`` is the first run of a chain of same-intent continuations; ``continues`` the one before this.
-    ``displaces`` is the run in whose place it came.
-    ``position`` is where this run left its thread.  ``thread_position`` is where the thread stood when this
-    was read, as the run ``left_by`` left it; None: no run of an agent that can tell has ended there.
+    It came in the place of ``displaces``.  ``position`` is where this run left its thread;
+    ``thread_position`` is where the thread stood when this was read, as the run ``left_by`` left it; None: no
+    run of an agent that can tell has ended there.
     """
 
     run_id: str
@@ -116,7 +116,8 @@ class Run:
     def public(self) -> dict[str, Any]:
         """Return what a principal may see of the run, as JSON-able values."""
         shown: dict[str, Any] = {name: getattr(self, name) for name in _PUBLIC}
-        shown.update({name: _load(getattr(self, name)) for name in ("input", "output", "error", "metadata")})
+        texts = {name: getattr(self, name) for name in ("input", "output", "error", "metadata")}
+        shown.update({name: None if text is None else json.loads(text) for name, text in texts.items()})
         shown["policy"] = self.policy.to_dict()
         shown["stop_requested"] = self.stop_requested_at is not None
         return shown
@@ -229,8 +230,8 @@ class Submission:
 
     ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
     for ``viewer_lease`` seconds unless it goes on to say so.  ``quotas`` are counted with the insert.
-    ``positioned``: the agent knows where it left a thread.  ``answers``: the input answers a question;
-    ``goes_on``: it brings nothing new.
+    ``positioned``: the agent knows where it left a thread.  The input ``answers`` a question, or only
+    ``goes_on``.
     """
 
     run_id: str
@@ -263,10 +264,7 @@ class Admitted(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """The run that answers a submission, and how it came to be that run.
-
-    ``displaced`` are the runs that were asked to stop for it.
-    """
+    """The run that answers a submission, how it came to be that, and the runs that it has displaced."""
 
     run: Run
     admitted: Admitted
@@ -399,7 +397,3 @@ def millis(value: float) -> int:
 
 def _position(word: str | None) -> Position | None:
     return Position(word) if word else None
-
-
-def _load(text: str | None) -> Any:
-    return None if text is None else json.loads(text)

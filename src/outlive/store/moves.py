@@ -142,8 +142,8 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     place = (yield statement("enter_thread", thread_id=fresh, tenant=new.tenant, thread=external))[0]
     # Whoever takes the first place has just created the thread: nothing else can be on it.
     rows = (yield statement("live_runs", thread_id=place["thread_id"])) if place["pos"] > 1 else ()
-    live = [_live(row) for row in rows if row["run_id"] != new.run_id]
-    standing = None if before is not None and before.epoch else _standing(new, place)
+    live = [standings.live(row) for row in rows if row["run_id"] != new.run_id]
+    standing = None if before is not None and before.epoch else standings.standing(new, place)
     decision = admission.admit(live, new.policy, standing, answers=new.answers, goes_on=new.goes_on)
     if new.quotas or not isinstance(decision, admission.Accept):
         repeated = yield from steps.own(new.run_id)
@@ -169,30 +169,12 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
     return dataclasses.replace(made, displaced=displaced)
 
 
-def _live(row: Row) -> admission.LiveRun:
-    return admission.LiveRun(
-        run_id=row["run_id"],
-        state=State(row["state"]),
-        begun=row["epoch"] > 0,
-        displaces=row["displaces"] is not None,
-    )
-
-
 def _inserted(row: Row, thread: str, place: Row | None = None) -> Run:
     standing = {"thread_position": place["position"], "left_by": place["left_by"]} if place else _NOTHING_LEFT
     return Run.from_row({**row, "thread": thread, "position": None, **standing})
 
 
 _NOTHING_LEFT = {"thread_position": None, "left_by": None}
-
-
-def _standing(new: Submission, place: Row) -> admission.Standing | None:
-    """Where the thread stands that this submit has just entered; None if there is nothing to repeat."""
-    if not new.positioned or place["pos"] == 1:
-        return None
-    return admission.Standing(
-        position=Position(place["position"] or Position.UNKNOWN), left_by=place["left_by"]
-    )
 
 
 def _thread_id(new: Submission) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from outlive import admission, errors
-from outlive.model import Claim, Run
-from outlive.states import Position
+from outlive.model import Claim, Row, Run, Submission
+from outlive.states import Position, State
 from outlive.store import effect_steps, steps
 from outlive.store.script import Steps, script, statement
 
@@ -39,6 +39,25 @@ def refusal(
             return Unlooked(thread_id)
         case _:
             assert_never(decision)
+
+
+def live(row: Row) -> admission.LiveRun:
+    """Read a live run of a thread, as far as it concerns a message."""
+    return admission.LiveRun(
+        run_id=row["run_id"],
+        state=State(row["state"]),
+        begun=row["epoch"] > 0,
+        displaces=row["displaces"] is not None,
+    )
+
+
+def standing(new: Submission, place: Row) -> admission.Standing | None:
+    """Where the thread stands that this submit has just entered; None if there is nothing to repeat."""
+    if not new.positioned or place["pos"] == 1:
+        return None
+    return admission.Standing(
+        position=Position(place["position"] or Position.UNKNOWN), left_by=place["left_by"]
+    )
 
 
 @script()
