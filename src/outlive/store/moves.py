@@ -38,7 +38,7 @@ from outlive.model import (
     millis,
 )
 from outlive.policy import Recovery
-from outlive.states import Move, Position, Reason, State
+from outlive.states import Move, Reason, State
 from outlive.store import displacing, quotas, standings, steps
 from outlive.store.script import Steps, script, statement
 
