@@ -258,12 +258,21 @@ def test_what_a_message_does_on_an_idle_thread_is_what_the_page_says() -> None:
             assert shown == (f"409 `thread_{position}`" if refused else TAKEN[position, on_torn])
 
 
+MEETS = {
+    (admission.Accept, False): "queued",
+    (admission.Reject, False): "409 `thread_busy`",
+    (admission.Reject, True): "409 `thread_busy`",
+    (admission.Displace, False): "displaces the live run",
+    (admission.Displace, True): "displaces the live run, and takes it back",
+}
+
+
 def test_what_a_message_does_on_a_busy_thread_is_what_the_page_says() -> None:
     live = [admission.LiveRun(run_id="r", state=states.State.RUNNING)]
     for answers, cells in zip((False, True), rows(THREADS, "| the message |"), strict=True):
         for on_busy, shown in zip(policy.OnBusy, cells[1:], strict=True):
             decision = admission.admit(live, policy.chat(on_busy=on_busy), answers=answers)
-            assert shown == ("queued" if isinstance(decision, admission.Accept) else "409 `thread_busy`")
+            assert shown == MEETS[type(decision), on_busy is policy.OnBusy.ROLLBACK]
 
 
 def test_every_error_that_a_client_can_meet_is_documented() -> None:
