@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,30 +119,44 @@ class Threads(observation.Observation):
         """
         thread = await self.thread(name, tenant=tenant)
         reader = await self._reader(thread, tenant, agent)
-        work = self._update(reader, thread, tenant, (values, as_node), place)
-        task = asyncio.get_running_loop().create_task(work)
-        _WORK.add(task)
-        task.add_done_callback(_WORK.discard)
-        return await asyncio.shield(task)
+        told = {"as_node": as_node, "place": place.public() if place else None}
 
-    async def _update(
+        async def change(run: Run) -> Place:
+            metadata = {"run_id": run.run_id, "thread_id": thread.thread}
+            return await reader.changed(run.claim, _checked(place), values, as_node, metadata)
+
+        return await _apart(self._changed(thread, tenant, reader, told, change))
+
+    async def rollback_thread(self, name: str, *, tenant: str = "", agent: str | None = None) -> Updated:
+        """Take back what was left part-way on a thread, as ``on_torn=rollback`` does, without a message.
+
+        A checkpoint from before it becomes the newest one, and its effects are undone; nothing is deleted.
+        A run of ``outlive.update`` does it.  Raises as ``update_state`` does.
+        """
+        thread = await self.thread(name, tenant=tenant)
+        reader = await self._reader(thread, tenant, agent)
+
+        async def take_back(run: Run) -> Place:
+            await reader.taken_back(run)
+            return (await reader.moment(thread.thread_id, Place())).place or Place()
+
+        return await _apart(self._changed(thread, tenant, reader, {"rollback": True}, take_back))
+
+    async def _changed(
         self,
-        reader: Remembers,
         thread: Thread,
         tenant: str,
-        wanted: tuple[Any, str | None],
-        place: Place | None,
+        reader: Remembers,
+        told: dict[str, Any],
+        change: Callable[[Run], Awaitable[Place]],
     ) -> Updated:
-        values, as_node = wanted
-        told = {"as_node": as_node, "place": place.public() if place else None}
+        """Change a thread's state under the fence of a run that holds it meanwhile."""
         async with self._holding(thread, tenant, told) as held:
-            run, claim = held.run, held.claim.claim
-            metadata = {"run_id": run.run_id, "thread_id": thread.thread}
-            written = await reader.changed(claim, _checked(place), values, as_node, metadata)
+            written = await change(held.run)
             position = await reader.position(thread.thread_id) if isinstance(reader, Positions) else None
             output = encoding.encode(written.public()).text
             held.verdict = Verdict(state=State.SUCCEEDED, output=output, position=position)
-        return Updated(run_id=run.run_id, place=written, position=position.value if position else None)
+        return Updated(run_id=held.run.run_id, place=written, position=position.value if position else None)
 
     async def _reader(self, thread: Thread, tenant: str, agent: str | None) -> Remembers:
         if agent is None:
@@ -230,6 +244,14 @@ class Threads(observation.Observation):
         known = [self.registry[name] for name in self.registry.names]
         files = self.artifact_root
         return deletion.Deletion(self.store, happenings=self.signals, files=files, agents=known)
+
+
+async def _apart(work: Coroutine[Any, Any, Updated]) -> Updated:
+    """Finish ``work`` even if the caller goes away: a run that nobody ends would keep its thread busy."""
+    task = asyncio.get_running_loop().create_task(work)
+    _WORK.add(task)
+    task.add_done_callback(_WORK.discard)
+    return await asyncio.shield(task)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -503,4 +503,4 @@ def test_every_statement_that_reads_a_table_is_planned_here() -> None:
                 for table in TABLES
             )
         }
-        assert reads - set(CASES) == WRITES_ONE_ROW | {"try_lock_thread", "list_keys"}
+        assert reads - set(CASES) == WRITES_ONE_ROW | {"try_lock_thread", "list_keys", "torn_threads"}

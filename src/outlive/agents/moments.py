@@ -15,11 +15,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import PregelTask, StateSnapshot
 
-from outlive import encoding, errors
-from outlive.agents import fenced_saver
+from outlive import agents, encoding, errors
+from outlive.agents import fenced_saver, graph_call, prelude
 from outlive.agents.position import Graph, position_of, stands
 from outlive.agents.positions import Moment, Place
-from outlive.model import Claim
+from outlive.model import Claim, Run
 from outlive.states import Position
 
 
@@ -27,6 +27,7 @@ class Remembering(abc.ABC):
     """The part of an agent of a graph that reads and changes the states of threads."""
 
     _own: BaseCheckpointSaver[Any] | None
+    _store: Any
 
     @property
     @abc.abstractmethod
@@ -55,6 +56,20 @@ class Remembering(abc.ABC):
         try:
             graph = self._with(saver)
             return await update(graph, claim.thread_id, place, (values, as_node), metadata)
+        finally:
+            await saver.settled()
+            saver.check()
+
+    async def taken_back(self, run: Run) -> tuple[str, ...]:
+        """Take back what was left part-way on the thread that this run holds; returns the runs that were."""
+        saver = self._saver(run.claim)
+        context = agents.Context(run=run, claim=run.claim)
+        first = prelude.Prelude(
+            graph=self._with(saver), context=context, maker=graph_call.Maker(), store=self._store
+        )
+        try:
+            left = await first.look()
+            return () if left is None else await first.take_back(left)
         finally:
             await saver.settled()
             saver.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from outlive.model import Claim
+from outlive.model import Claim, Run
 from outlive.states import Position
 
 
@@ -94,6 +94,13 @@ class Remembers(Protocol):
         """Write a state behind the place's, under the claim's fence; returns where it is.
 
         Raises ``NotFound``, ``InvalidInput``, ``Fenced``.
+        """
+        ...
+
+    async def taken_back(self, run: Run) -> tuple[str, ...]:
+        """Take back what was left part-way on the thread that this run holds; returns the runs that were.
+
+        Their effects are undone.  Raises ``Fenced``.
         """
         ...
 

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, threads, told
+from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, sweep, threads, told
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -51,6 +51,7 @@ app.command("dev")(serving.dev)
 app.command("worker")(serving.work)
 app.command("migrate")(serving.migrate)
 app.command("prune")(pruning.prune)
+app.command("sweep")(sweep.sweep)
 app.command("settings")(settings.show)
 app.command("doctor")(doctor.look)
 

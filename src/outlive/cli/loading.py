@@ -19,12 +19,8 @@ def load(target: str, preset: str | None) -> list[Agent]:
     A bare graph or async generator function has no policy of its own and takes the ``preset``; its name is
     the attribute's.  Raises ``Misconfigured``.
     """
-    module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
-        raise errors.Misconfigured(
-            f"{target!r} names no attribute.", hint="Write module:attribute, for example app:agent."
-        )
-    found = _attribute(_module(module_name), attribute)
+    attribute = target.partition(":")[2]
+    found = _found(target)
     several = isinstance(found, Iterable) and not isinstance(found, str) and not hasattr(found, "stream")
     items = list(found) if several else [found]
     if preset is not None and all(_is_agent(item) for item in items):
@@ -32,6 +28,38 @@ def load(target: str, preset: str | None) -> list[Agent]:
             f"{target} declares a policy of its own.", hint="Leave --policy out, or change the agent."
         )
     return [_agent(item, attribute, preset) for item in items]
+
+
+def load_graph(target: str) -> Any:
+    """Import a compiled graph, or that of an agent; raises ``Misconfigured``."""
+    found = _found(target)
+    found = getattr(found, "graph", found) if _is_agent(found) else found
+    if not (hasattr(found, "astream") and hasattr(found, "get_graph")):
+        raise errors.Misconfigured(
+            f"{target} is no compiled graph.", hint="Name the result of .compile(), or an agent of one."
+        )
+    return found
+
+
+def load_module(name: str) -> Any:
+    """Import a module, from here as well; raises ``Misconfigured``."""
+    return _module(name)
+
+
+def is_agents(target: str) -> bool:
+    """Say whether what is named declares policies of its own."""
+    found = _found(target)
+    several = isinstance(found, Iterable) and not isinstance(found, str) and not hasattr(found, "stream")
+    return all(map(_is_agent, found if several else [found]))
+
+
+def _found(target: str) -> Any:
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise errors.Misconfigured(
+            f"{target!r} names no attribute.", hint="Write module:attribute, for example app:agent."
+        )
+    return _attribute(_module(module_name), attribute)
 
 
 def _module(name: str) -> Any:

@@ -694,6 +694,23 @@ SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'checkpoint
 -- name: has_checkpoints [postgresql]
 SELECT 1 AS found WHERE to_regclass('checkpoints') IS NOT NULL
 
+-- name: heads_of_threads
+-- Of every thread of a checkpointer: the newest checkpoint of its graph, and of that and its subgraphs.
+SELECT thread_id, max(CASE WHEN checkpoint_ns = '' THEN checkpoint_id END) AS head, max(checkpoint_id) AS newest
+FROM checkpoints GROUP BY thread_id ORDER BY thread_id
+
+-- name: torn_threads
+-- Threads that nobody owns and that somebody has left part-way, or nobody knows how.  Who asks waits for a look
+-- at all threads.
+SELECT t.thread_id, t.tenant, t.external_id AS thread, t.position, r.run_id, r.agent,
+    {now} - coalesce(r.ended_at, r.created_at) AS age_ms
+FROM threads t JOIN runs r ON r.run_id = t.left_by
+WHERE t.position IN ('torn', 'unknown') AND t.deleted_at IS NULL
+    AND coalesce(r.ended_at, r.created_at) <= {now} - :older_ms
+    AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.thread_id = t.thread_id AND o.state IN ('queued', 'running'))
+ORDER BY t.created_at, t.thread_id
+LIMIT :limit
+
 -- name: list_checkpoints
 -- Newest first: ids begin with the time.
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, CAST(metadata AS TEXT) AS metadata FROM checkpoints
@@ -767,6 +784,12 @@ SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'migrations
 
 -- name: has_ledger [postgresql]
 SELECT 1 AS found WHERE to_regclass('migrations') IS NOT NULL
+
+-- name: is_ours
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'run_keys'
+
+-- name: is_ours [postgresql]
+SELECT 1 AS found WHERE to_regclass('run_keys') IS NOT NULL
 
 -- name: applied_migrations
 SELECT name FROM migrations
