@@ -117,7 +117,8 @@ def _parsed(url: str) -> Target:
     if not parts.hostname:
         raise ValueError("it names no host")
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Target(url=url, scheme=parts.scheme, host=parts.hostname, port=port)
+    same = parts.scheme + url[len(parts.scheme) :]  # but for capitals, which not every client of HTTP knows
+    return Target(url=same, scheme=parts.scheme, host=parts.hostname, port=port)
 
 
 def _is_address(host: str) -> bool:

@@ -150,7 +150,7 @@ class Webhooks:
     max_age: float = 3 * DAY
     retention: float = 30 * DAY
     at_once: int = 64
-    per_receiver: int = 4
+    per_receiver: int = 8
 
     def __post_init__(self) -> None:
         if not self.secrets:

@@ -107,6 +107,8 @@ def test_a_run_tells_the_service_its_agents_receiver_and_whom_its_request_names_
         ("t https://own.example:8443", "https://own.example:8443/x?token=1", "tenant"),
     ]
     assert len(told(hooks.notify("t", "other", "https://ops.example/all"))) == 1
+    [_, shouted] = told(hooks.notify("t", "other", "HTTPS://OWN.example/X"))
+    assert shouted == ("t https://own.example:443", "https://OWN.example/X", "tenant")
     assert webhooks().notify("t", "other", None) is None
 
 
