@@ -20,7 +20,7 @@ from outlive.agents.positions import Moment, Place, Positions, Remembers
 from outlive.deletion import Deleted
 from outlive.model import Offer, Run, Submission, Thread, Verdict
 from outlive.states import Reason, State
-from outlive.store import checkpoints, moves, reads, wakeup
+from outlive.store import checkpoints, moves, reads, searching, wakeup
 
 MOST = 1000
 """Threads, states or checkpoints that one look returns."""
@@ -119,7 +119,7 @@ class Threads(observation.Observation):
         """
         thread = await self.thread(name, tenant=tenant)
         reader = await self._reader(thread, tenant, agent)
-        told = {"as_node": as_node, "place": place.public() if place else None}
+        told = {"as_node": as_node, "place": place.public() if place else None, "agent": _named(reader)}
 
         async def change(run: Run) -> Place:
             metadata = {"run_id": run.run_id, "thread_id": thread.thread}
@@ -140,7 +140,51 @@ class Threads(observation.Observation):
             await reader.taken_back(run)
             return (await reader.moment(thread.thread_id, Place())).place or Place()
 
-        return await _apart(self._changed(thread, tenant, reader, {"rollback": True}, take_back))
+        told = {"rollback": True, "agent": _named(reader)}
+        return await _apart(self._changed(thread, tenant, reader, told, take_back))
+
+    async def import_thread(
+        self,
+        name: str,
+        agent: str,
+        write: Callable[[Run], Awaitable[None]],
+        *,
+        tenant: str = "",
+        source: str = "",
+    ) -> Updated | None:
+        """Make a thread of checkpoints that ``write`` writes under the run that it is given.
+
+        None if there is such a thread, unless an import of it was cut off: then it is written again, and what
+        is there already stays as it is.  Raises ``NotFound`` (agent), and what ``write`` raises: then there
+        is no such thread.
+        """
+        names.check_name("thread", name)
+        known = self.registry[agent]
+        if not isinstance(known, Remembers):
+            raise errors.InvalidInput("That agent keeps no states.", field="agent")
+        made = searching.make(self._local.new_id(), tenant, name, {"graph_id": agent})
+        if not await self.store.write(made) and not await self._cut_off(name, tenant):
+            return None
+        thread = await self.thread(name, tenant=tenant)
+
+        async def bring(run: Run) -> Place:
+            await write(run)
+            return (await known.moment(thread.thread_id, Place())).place or Place()
+
+        told = {"import": source, "agent": agent}
+        try:
+            return await _apart(self._changed(thread, tenant, known, told, bring))
+        except errors.ThreadBusy:
+            return None  # somebody else imports it just now
+        except Exception:
+            await self.delete_thread(name, tenant=tenant, force=True)
+            raise
+
+    async def _cut_off(self, name: str, tenant: str) -> bool:
+        """Say whether a thread is what an import that died has left: it alone has been there."""
+        runs = await self.runs(tenant=tenant, thread=name, limit=2)
+        ended = [run for run in runs if run.state in (State.ABANDONED, State.FAILED)]
+        return bool(runs) and runs == ended and all("import" in json.loads(run.input) for run in runs)
 
     async def _changed(
         self,
@@ -161,8 +205,9 @@ class Threads(observation.Observation):
     async def _reader(self, thread: Thread, tenant: str, agent: str | None) -> Remembers:
         if agent is None:
             for run in await self.runs(tenant=tenant, thread=thread.thread, limit=50):
-                if run.agent in self.registry.names:
-                    agent = run.agent
+                found = json.loads(run.input).get("agent") if run.agent == UPDATE else run.agent
+                if found in self.registry.names:
+                    agent = found
                     break
         known = self._only_reader() if agent is None else self.registry[agent]
         if not isinstance(known, Remembers):
@@ -261,6 +306,10 @@ class _Held:
     run: Run
     claim: lease.Held
     verdict: Verdict = field(default_factory=lambda: Verdict(state=State.FAILED, error=_NOT_CHANGED))
+
+
+def _named(reader: Remembers) -> str | None:
+    return getattr(reader, "name", None)
 
 
 def _checked(place: Place | None) -> Place:

@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 
 from agents import bench
 from agents.test_deleting import nested
@@ -76,6 +78,36 @@ async def test_lost_approvals_a_question_is_in_the_threads_state_until_it_is_ans
         assert task["interrupts"] == state.interrupts
         assert (await Threads(service).sent(ANSWER)).state is State.SUCCEEDED
         assert (await service.state("t")).interrupts == []
+
+
+def asking_twice() -> Any:
+    """Two nodes of one step, each of which asks before it does anything."""
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(bench.Steps)
+    for name in ("first", "second"):
+
+        async def ask(state: bench.Steps, name: str = name) -> dict[str, list[str]]:
+            return {"steps": [f"{name}: {interrupt(name)}"]}
+
+        builder.add_node(name, ask)
+        builder.add_edge(START, name)
+    return builder.compile()
+
+
+async def test_lost_approvals_a_bare_answer_to_two_questions_approves_nothing_and_loses_neither(
+    database: str,
+) -> None:
+    async with serving(database, asking_twice()) as service:
+        threads = Threads(service)
+        assert (await threads.sent()).state is State.WAITING
+        asked = (await service.state("t")).interrupts
+        assert sorted(one["value"] for one in asked) == ["first", "second"]
+        failed = await threads.sent(ANSWER)
+        assert (failed.state, failed.position) == (State.FAILED, Position.WAITING)
+        assert (await service.state("t")).interrupts == asked
+        answers = {one["id"]: f"yes to {one['value']}" for one in asked}
+        run = await threads.sent({"command": {"resume": answers}})
+    assert run.state is State.SUCCEEDED
+    assert run.public()["output"]["steps"] == ["first: yes to first", "second: yes to second"]
 
 
 async def test_who_reads_a_thread_that_no_graph_wrote_is_told(database: str) -> None:

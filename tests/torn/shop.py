@@ -45,6 +45,8 @@ def look_up(call: effects.Call) -> dict[str, str]:
     if os.environ.get("SHOP_SILENT"):
         raise ConnectionError("no route")
     done = did()
+    if os.environ.get("SHOP_FORGETS_REFUNDS"):
+        done = [what for what in done if not what.startswith("refund")]
     if done.count(f"charge:{call.key}") <= done.count(f"refund:{call.key}"):
         raise effects.NotExecuted
     return {"receipt": call.key}

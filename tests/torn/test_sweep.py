@@ -304,6 +304,27 @@ def test_a_database_without_checkpoints_or_a_target_without_a_graph_is_refused(
     assert here(nowhere).code == 2
 
 
+def test_an_undoing_that_was_cut_before_the_thread_was_taken_back_is_not_made_twice(
+    service: Service, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the provider still shows the charge that it has refunded: the ledger knows."""
+    service.handle("t", {"booking": "b1"}, cut="after")
+    monkeypatch.setenv("SHOP_FORGETS_REFUNDS", "1")
+
+    async def die(self: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(applying._Work, "take_back", die)
+        first = found(here(service, "--apply", "compensate", "--json"))["done"]
+    assert [one["done"] for one in first] == [False]
+    assert shop.did() == ["charge:b1", "refund:b1"]
+    again = found(here(service, "--apply", "compensate", "--json"))["done"]
+    assert [one["said"] for one in again] == ["undone: charge; taken back"]
+    assert shop.did() == ["charge:b1", "refund:b1"]
+    assert service.stands("t")[0] is Position.CLEAN
+
+
 # ---------------------------------------------------------------- a database of ours
 
 

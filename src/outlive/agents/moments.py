@@ -74,6 +74,10 @@ class Remembering(abc.ABC):
             await saver.settled()
             saver.check()
 
+    def writing(self, claim: Claim) -> fenced_saver.FencedSaver:
+        """Return a saver that writes checkpoints of the thread that ``claim`` holds."""
+        return self._saver(claim)
+
     async def forget(self, thread_id: str) -> None:
         """Delete a thread from the graph's own saver; what is beside the runs goes with them."""
         if self._own is not None:

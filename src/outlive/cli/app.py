@@ -16,7 +16,19 @@ from typer.core import TyperGroup
 
 import outlive
 from outlive import errors
-from outlive.cli import doctor, effects, keys, pruning, runs, serving, settings, sweep, threads, told
+from outlive.cli import (
+    doctor,
+    effects,
+    importing,
+    keys,
+    pruning,
+    runs,
+    serving,
+    settings,
+    sweep,
+    threads,
+    told,
+)
 
 LATER = ("probe", "lab")
 """Commands that are imported when they are asked for: they are large, and each needs an extra of its name."""
@@ -52,6 +64,7 @@ app.command("worker")(serving.work)
 app.command("migrate")(serving.migrate)
 app.command("prune")(pruning.prune)
 app.command("sweep")(sweep.sweep)
+app.command("import")(importing.bring)
 app.command("settings")(settings.show)
 app.command("doctor")(doctor.look)
 
