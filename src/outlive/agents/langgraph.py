@@ -220,7 +220,8 @@ class LangGraphAgent(moments.Remembering):
                         elif item.state is State.WAITING:
                             raise errors.ThreadWaiting(run_id=driven.context.run.left_by)
             case OnTorn.RESTART:
-                yield prelude.note(declared, left, await first.executed(left))
+                executed = await first.executed(left)
+                yield prelude.note(declared, left, executed + await first.close_calls())
             case OnTorn.ROLLBACK:
                 detail = await first.executed(left)
                 await first.take_back(left)

@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empt
 from langgraph.checkpoint.base.id import uuid6
 
 from outlive import agents, errors, failpoints
+from outlive.agents import repair
 from outlive.agents.graph_call import Call, Maker
 from outlive.agents.position import Graph, forget_answer, position_of, stands
 from outlive.model import Run
@@ -54,7 +55,7 @@ class Prelude:
         """Tell what an earlier run has left part-way; None: nothing, or this run's own call has begun."""
         position, state = await stands(self.graph, self.thread)
         chain = _chain(state.metadata)
-        if chain == self.context.run.origin:
+        if chain in (self.context.run.origin, _repaired(self.context.run)):
             return None
         return None if position is Position.CLEAN else Left(position=position, chain=chain)
 
@@ -116,6 +117,11 @@ class Prelude:
         named = ", ".join(found.get("executed", ())) or "nothing"
         doubted = ", ".join(found.get("unknown", ()))
         return f"Executed: {named}." + (f" Unknown: {doubted}." if doubted else "")
+
+    async def close_calls(self) -> str:
+        """Keep what finished tasks returned, and give calls that were left open a result; say which."""
+        closed = await repair.close(self.graph, self.thread, _repaired(self.context.run))
+        return f" Closed without a result: {', '.join(closed)}." if closed else ""
 
     # ------------------------------------------------------------ taking back
 
@@ -187,3 +193,8 @@ def _chain(metadata: Any) -> str | None:
 def _derived(run: Run) -> str:
     """The id under which this run writes what is not of its own call."""
     return f"{run.origin}:before"
+
+
+def _repaired(run: Run) -> str:
+    """The id under which this run closes open calls: the last that it does before its own call."""
+    return f"{run.origin}:repaired"
