@@ -159,6 +159,8 @@ class Webhooks:
             )
         for secret in self.secrets:
             _decoded(secret)
+        if min(self.timeout, self.tries, self.at_once, self.per_receiver) <= 0:
+            raise errors.Misconfigured("Webhooks have a bound that lets nothing be sent.", hint=_BOUNDS)
         for url in (self.url, *self.agents.values()):
             if url is not None:
                 _configured(url, self.allowed)
@@ -187,6 +189,9 @@ class Webhooks:
         """
         label = f"{audience}/{tenant}" if audience is Audience.TENANT else str(audience)
         return [_derived(secret, label) for secret in self.secrets]
+
+
+_BOUNDS = "timeout, tries, at_once and per_receiver are above zero."
 
 
 def refuse(tenant: str, agent: str, url: str | None) -> str | None:

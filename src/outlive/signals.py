@@ -161,7 +161,7 @@ class EffectWaits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotificationDelivered:
-    """A receiver has it, ``seconds`` after its run ended and after so many tries."""
+    """A receiver has it, after so many tries and ``seconds`` after its run ended (or it was sent again)."""
 
     notification_id: str
     run_id: str

@@ -236,7 +236,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"outbox"},
     ),
     "bury_notification": ({**TOLD, "status": 500, "error": "e", "claim_token": "t"}, {"outbox"}),
-    "bury_url": ({**RECEIVER, "url": "u", "error": "e"}, {"outbox_pending"}),
+    "bury_url": ({**RECEIVER, "url": "u", "status": 410, "error": "e"}, {"outbox_pending"}),
     "old_notifications": ({"age_ms": 1, "limit": 100}, {"outbox_aging"}),
     "bury_old": ({**IDS, "error": "e"}, {"outbox"}),
     "resend_notification": ({**TOLD, "tenant": "tenant-1"}, {"outbox"}),

@@ -134,6 +134,8 @@ def test_a_service_refuses_to_start_with_a_receiver_that_it_could_not_reach() ->
         webhooks(url="http://ops.example/")
     with pytest.raises(errors.Misconfigured, match="need a secret"):
         webhooks(secrets=())
+    with pytest.raises(errors.Misconfigured, match="lets nothing be sent"):
+        webhooks(at_once=0)
     webhooks(url="http://127.0.0.1:9/", networks=("127.0.0.0/8",))
 
 

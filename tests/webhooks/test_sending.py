@@ -13,7 +13,8 @@ import standardwebhooks.webhooks
 
 import outlive
 from core import support as core
-from outlive import outbox, signals
+from outlive import effects, outbox, signals
+from outlive.effects import defining
 from outlive.model import Offer, Run
 from outlive.notifications import Audience, Delivery
 from outlive.store import moves, outbox_moves
@@ -357,3 +358,36 @@ async def test_what_is_too_old_is_given_up_and_what_ended_long_ago_is_deleted(
             assert await served._dispatcher.tidy_once() == 1
             assert (await heard.of(Dead)).why == outbox_moves.OLD
             assert await served.notifications.of_run(run.run_id) == []
+
+
+async def test_what_was_executed_is_told_and_so_is_the_run_that_executes_what_was_deferred(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[str] = []
+    monkeypatch.setattr(defining, "DECLARED", {})
+
+    @effects.effect("webhooks.mail", key="booking", kind="deferrable", key_ttl=60)
+    async def mail(booking: str) -> str:
+        executed.append(booking)
+        return "sent"
+
+    @core.job("books")
+    async def books(context: outlive.Context) -> Any:
+        await effects.once("webhooks.charge", key=context.input, call=lambda: "charged")
+        await mail(context.input)
+        yield "booked"
+
+    with Receiver() as receiver:
+        async with support.serving(database, books) as served:
+            heard = core.heard(served)
+            run_id = (await served.submit("books", "b1", webhook=receiver.url)).run.run_id
+            await heard.of(Delivered, count=2)
+            first, second = sorted(
+                (verified(served, told)["data"] for told in receiver.told),
+                key=lambda data: str(data["follows"] or ""),
+            )
+    assert executed == ["b1"]
+    assert (first["run_id"], first["effects"]["executed"]) == (run_id, ["webhooks.charge"])
+    assert first["effects"]["counts"] == {"done": 1, "intended": 1}
+    assert (second["run_id"], second["follows"]) == (first["effects"]["aftermath"], run_id)
+    assert second["state"] == "succeeded"

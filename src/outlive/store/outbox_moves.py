@@ -116,10 +116,13 @@ def _buried(row: Row, why: str) -> Buried:
 
 @script()
 def delivered(sent: Notification, status: int) -> Steps[float | None]:
-    """Note that a receiver has it; returns the seconds since its run ended, or None if that was known."""
+    """Note that a receiver has it.
+
+    Returns the seconds since its run ended, or since somebody had it sent again; None if that was known.
+    """
     rows = yield statement("deliver_notification", notification_id=sent.notification_id, status=status)
     yield statement("close_circuit", receiver=sent.receiver)
-    return (rows[0]["ended_at"] - rows[0]["created_at"]) / 1000 if rows else None
+    return (rows[0]["ended_at"] - rows[0]["queued_at"]) / 1000 if rows else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,12 +168,11 @@ def missed(sent: Notification, miss: Miss) -> Steps[bool]:
 @script()
 def gone(sent: Notification, status: int) -> Steps[list[Buried]]:
     """Note that nobody wants to hear anything at this address any more; whatever waits for it is given up."""
+    # First: of two that learn of it at once, the second waits here, and not for a row of the first.
     yield statement("note_gone", receiver=sent.receiver, url=sent.url)
-    yield _bury(sent.notification_id, sent.claim_token, status, GONE)
-    rows = yield statement("bury_url", receiver=sent.receiver, url=sent.url, error=GONE)
+    rows = yield statement("bury_url", receiver=sent.receiver, url=sent.url, status=status, error=GONE)
     yield statement("close_circuit", receiver=sent.receiver)
-    first = Buried(notification_id=sent.notification_id, run_id=sent.run_id, why=GONE)
-    return [first, *(_buried(row, GONE) for row in rows)]
+    return [_buried(row, GONE) for row in rows]
 
 
 @script()

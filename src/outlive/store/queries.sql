@@ -1218,7 +1218,7 @@ SELECT 1 AS gone FROM gone_urls WHERE receiver = :receiver AND url = :url
 UPDATE outbox SET
     state = 'delivered', ended_at = {now}, status = :status, error = NULL, claim_token = NULL
 WHERE notification_id = :notification_id AND state <> 'delivered'
-RETURNING created_at, ended_at
+RETURNING queued_at, ended_at
 
 -- name: put_off_notification
 UPDATE outbox SET
@@ -1233,7 +1233,8 @@ WHERE notification_id = :notification_id AND state = 'pending' AND claim_token =
 RETURNING notification_id
 
 -- name: bury_url
-UPDATE outbox SET state = 'dead', ended_at = {now}, error = :error, claim_token = NULL
+UPDATE outbox SET
+    state = 'dead', ended_at = {now}, status = :status, error = :error, claim_token = NULL
 WHERE state = 'pending' AND receiver = :receiver AND url = :url
 RETURNING notification_id, run_id
 
