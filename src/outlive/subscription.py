@@ -53,6 +53,8 @@ def _check_whole(events: Sequence[Event], after: int) -> None:
 
 async def _start_of_thread(store: Store, thread_id: str, after: int) -> int:
     """Return where a thread that was pruned begins; raises ``Pruned`` for who had seen a part of it."""
+    if not await store.read(reads.thread_is_there(thread_id)):
+        raise errors.Deleted
     oldest = await store.read(pruning.oldest_of_thread(thread_id))
     if after or oldest <= 1:
         raise errors.Pruned(oldest=oldest, latest=None, snapshot="/threads")
@@ -220,8 +222,10 @@ def _looked(watched: wakeup.Topic, after: int, looking: asyncio.Task[Look]) -> N
 
 async def _read(store: Store, run_id: str, after: int, size: int) -> Look:
     events = await store.read(reads.events(run_id, after, size))
-    if not events:
-        return Look(events, over=await _over(store, run_id, after))
+    if not events or (after and events[0].seq != after + 1):
+        over = await _over(store, run_id, after)  # what is missing may be gone because all is
+        if not events:
+            return Look(events, over=over)
     return _seen(events, full=len(events) >= size)
 
 

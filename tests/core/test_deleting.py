@@ -193,6 +193,59 @@ async def test_what_a_crash_left_of_a_thread_is_taken_away_by_whoever_finds_it(d
     assert left(database) == {}
 
 
+async def test_who_reads_slowly_is_told_of_the_deletion_and_not_of_pruned_events(database: str) -> None:
+    """What follows the cursor is gone already, and something behind it still there."""
+    async with support.serving(database, brief) as served:
+        run = (await served.submit("brief", thread="t")).run
+        await support.story(served, run.run_id)
+        await served.store.write(deleting.bury(run.thread_id, force=False))
+        await served.store.write(deleting.clear_events(run.thread_id, 2))
+        for following in (
+            subscription.follow(served.store, run.run_id, after=1),
+            subscription.follow_thread(served.store, run.thread_id, after=1),
+        ):
+            async with aclosing(following):
+                with pytest.raises(errors.Deleted):
+                    await anext(following)
+        assert await served.deletion().clear_once() == 1
+
+
+async def test_messages_and_deletions_of_one_thread_race_and_every_message_is_answered(database: str) -> None:
+    """None of them fails, none waits for ever, and what is left in the end is sound."""
+    async with (
+        support.serving(database, brief) as one,
+        support.serving(database, brief, slots=0) as two,
+    ):
+
+        async def send(number: int) -> outlive.Run:
+            served = (one, two)[number % 2]
+            return (await served.submit("brief", number, thread="t", key=f"key {number % 7}")).run
+
+        async def delete(number: int) -> int:
+            try:
+                return len((await (one, two)[number % 2].delete_thread("t")).runs)
+            except errors.NotFound:
+                return 0
+
+        async def turn(number: int) -> None:
+            done = await asyncio.gather(
+                *(send(7 * number + n) for n in range(4)), delete(number), return_exceptions=True
+            )
+            assert [one for one in done if isinstance(one, Exception) and not _told(one)] == []
+
+        async with asyncio.timeout(support.WITHIN):
+            for number in range(10):
+                await turn(number)
+            await delete(0)
+            await one.deletion().clear_once()
+    assert left(database) == {}
+
+
+def _told(failure: Exception) -> bool:
+    """The same key with another number is refused, as ever."""
+    return isinstance(failure, errors.KeyConflict)
+
+
 # ---------------------------------------------------------------- effects
 
 

@@ -128,7 +128,9 @@ def _keyed(new: Submission, key: str) -> Steps[Run | None]:
         return None
     if rows[0]["fingerprint"] != new.fingerprint:
         raise errors.KeyConflict(run_id=rows[0]["run_id"], field="key")
-    run = yield from steps.known(rows[0]["run_id"])
+    run = yield from steps.own(rows[0]["run_id"])
+    if run is None:  # its thread was deleted since the key was read, and the key with it
+        return None
     yield statement("lock_thread", thread_id=run.thread_id)
     again = yield statement("read_key", tenant=new.tenant, key=key)
     if not again or again[0]["run_id"] != run.run_id:
