@@ -23,6 +23,8 @@ from outlive.store.outbox_moves import Buried, Miss
 
 TIDY_EVERY = 60.0
 BATCH = 500
+LOOK = 256
+"""Receivers that one look considers."""
 CLOSING = 5.0
 MOST = 1000
 
@@ -102,20 +104,30 @@ class Dispatcher:
     async def look_once(self) -> int:
         """Take what is due, as far as there is room, and begin to send it; returns how many that are."""
         under_way = Counter(self._sending.values())
+        of_tenant = Counter(map(_tenant, self._sending.values()))
         most, room = self._webhooks.per_receiver, self._webhooks.at_once - len(self._sending)
         busy = [receiver for receiver, count in under_way.items() if count >= most]
         self._held_back = bool(busy) or room <= 0
+        begun = 0
         if room <= 0:
             return 0
-        begun = 0
-        for receiver in await self._store.read(outbox_moves.due(busy, room, self._last)):
-            share = min(most - under_way[receiver], room - begun)
-            if share <= 0:
+        for receiver in await self._store.read(outbox_moves.due(busy, LOOK, self._last)):
+            tenant = _tenant(receiver)
+            share = min(most - under_way[receiver], room - begun, self._bound(tenant) - of_tenant[tenant])
+            if share > 0:
+                failpoints.reach("outbox.due")
+                taken = await self._take(receiver, share)
+                begun += taken
+                of_tenant[tenant] += taken
+            self._last = receiver  # the next look goes on behind it, so that everybody has a turn
+            self._held_back = self._held_back or share <= 0
+            if begun >= room:
                 break
-            failpoints.reach("outbox.due")
-            begun += await self._take(receiver, share)
-            self._last = receiver
         return begun
+
+    def _bound(self, tenant: str) -> int:
+        """A tenant with a thousand receivers that hang has half of what can be sent at once, and no more."""
+        return max(self._webhooks.at_once // 2, 1) if tenant else self._webhooks.at_once
 
     async def _take(self, receiver: str, share: int) -> int:
         lease = self._webhooks.timeout + self._webhooks.margin
@@ -253,6 +265,10 @@ class Desk:
         again = await self._store.write(outbox_moves.resend(notification_id, tenant))
         self._store.announce(wakeup.OUTBOX)
         return again
+
+
+def _tenant(receiver: str) -> str:
+    return receiver.rpartition(" ")[0]
 
 
 def _check_limit(limit: int) -> None:

@@ -27,8 +27,6 @@ import tenacity
 from outlive import addresses
 from outlive.notifications import Answer, Came, Notification, Webhooks
 
-RESOLVERS = 16
-"""Names that are resolved at one time: threads that a resolver which does not answer may hold."""
 LONGEST_CIRCUIT = 300.0
 """Seconds for which a receiver that does not answer is left alone at most."""
 LONGEST_WAIT = 3600.0
@@ -50,7 +48,7 @@ class Sender:
         """Read the certificates of those who are trusted."""
         trusted = await anyio.to_thread.run_sync(httpcore.default_ssl_context)
         ours = self._webhooks.allowed
-        limiter = anyio.CapacityLimiter(RESOLVERS)
+        limiter = anyio.CapacityLimiter(self._webhooks.at_once)
         rules: dict[str, Callable[[str], bool]] = {
             "https": lambda address: addresses.allowed(address, ours),
             "http": lambda address: addresses.own(address, ours),

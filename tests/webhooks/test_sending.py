@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from typing import Any
@@ -253,6 +254,23 @@ async def test_S24_a_dead_receiver_costs_the_others_nothing(database: str) -> No
             assert outbox_moves.TRIP <= tried <= outbox_moves.TRIP + hooks.per_receiver
             assert all(each.attempts == 1 for each in heard.all(Delivered))
     assert len(receiver.told) == 20
+
+
+async def test_S24_a_tenant_whose_receivers_all_hang_leaves_the_others_their_half(database: str) -> None:
+    hooks = support.webhooks(at_once=4, per_receiver=2, timeout=30.0)
+    with contextlib.ExitStack() as stack:
+        stuck = [stack.enter_context(Receiver(*[Reply(hang=True)] * 2)) for _ in range(4)]
+        receiver = stack.enter_context(Receiver())
+        async with support.serving(database, webhooks=hooks) as served:
+            heard = core.heard(served)
+            for each in stuck * 2:
+                await ended(served, each.url, tenant="a")
+            for run in [await ended(served, receiver.url, tenant="b") for _ in range(3)]:
+                await heard.of(Delivered, run_id=run.run_id)
+            assert sum(len(each.told) for each in stuck) == 2
+            for each in stuck:
+                each.release()
+            await heard.of(Delivered, count=11)
 
 
 async def test_S24_processes_that_send_side_by_side_send_each_once(database: str) -> None:
