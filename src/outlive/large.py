@@ -11,8 +11,8 @@ import json
 
 from outlive.encoding import TAG
 
-INLINE_BYTES = 256 * 1024
-"""Above this an event's body is stored by itself: who follows, or reads a page, need not take it."""
+INLINE_BYTES = 120 * 1024
+"""Above this an event's body is stored by itself.  Common clients give up on a line of 128 KiB."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Above this a placeholder is recorded, unless somebody sets another bound."""
 _PREFIX = f'{{"{TAG}":"stored",'
