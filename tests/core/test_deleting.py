@@ -315,3 +315,45 @@ async def test_an_open_effect_keeps_its_thread_unless_it_is_deleted_by_force(
         settled = await served.effects.settle(effect.effect_id, executed=True, by="ann")
         assert settled.known == "reconciled"
     assert left(database) == {}
+
+
+async def test_what_a_live_run_would_have_to_undo_is_undone_after_its_thread_is_deleted(
+    database: str, paying: Paying
+) -> None:
+    """Deleting ends it as a stop does, and its policy holds; the undoing is on a thread of its own."""
+    executed, never = asyncio.Event(), asyncio.Event()
+
+    async with httpx.AsyncClient(base_url=paying.url) as http:
+
+        async def ask(what: str, reference: str) -> Any:
+            answer = await http.post(f"/{what}", json={"reference": reference})
+            answer.raise_for_status()
+            return {"reference": answer.json()["reference"]}
+
+        async def refund(done: Any) -> Any:
+            return await ask("refund", done.result["reference"])
+
+        @support.job("pays", compensate="always")
+        async def pays(context: outlive.Context) -> AsyncGenerator[Any, None]:
+            yield await effects.once(
+                "charge",
+                key="b1",
+                call=lambda: ask("charge", "b1"),
+                compensate=refund,
+            )
+            executed.set()
+            await never.wait()
+
+        async with support.serving(database, pays) as served:
+            listening = support.heard(served)
+            run_id = (await served.submit("pays", thread="t")).run.run_id
+            async with asyncio.timeout(support.WITHIN):
+                await executed.wait()
+            deleted = await served.delete_thread("t")
+            assert deleted.stopped == (run_id,)
+            await listening.of(signals.RunEnded, state=outlive.State.SUCCEEDED)
+            charge = next(one for one in await served.effects.newest() if one.name == "charge")
+            [aftermath] = await served.runs()
+    assert charge.known == "compensated"
+    assert (aftermath.agent, aftermath.state) == ("outlive.aftermath", outlive.State.SUCCEEDED)
+    assert [line["step"] for line in paying.lines()] == ["charge", "refund"]

@@ -257,9 +257,32 @@ def test_two_sweepers_with_databases_of_their_own_never_both_see_to_a_thread(
     assert shop.did() == ["charge:b1", "notify:b1"]
 
 
-def _sweep_elsewhere(url: str, tmp_path: pathlib.Path) -> Done:
+def test_two_sweeps_at_once_run_what_is_left_once(
+    service: Service, here: Any, tmp_path: pathlib.Path
+) -> None:
+    """Processes of their own, each with a database of its own."""
+    threads = [f"t{number}" for number in range(4)]
+    for thread in threads:
+        service.handle(thread, {"booking": thread}, cut="notify")
 
-    database = f"sqlite:///{tmp_path / 'second.db'}"
+    async def both() -> list[Done]:
+        sweeps = [asyncio.to_thread(_sweep_elsewhere, service.url, tmp_path, name) for name in ("a", "b")]
+        return list(await asyncio.gather(*sweeps))
+
+    said = [one for done in asyncio.run(both()) for one in json.loads(done.out)["done"]]
+    assert {one["said"] for one in said} <= {
+        "resumed: clean",
+        "somebody else is at it",
+        "it has moved on",
+    }
+    assert here(service, "--apply", "resume").code == 0  # what each left to the other, if anything
+    assert sorted(shop.did()) == sorted(
+        [f"charge:{thread}" for thread in threads] + [f"notify:{thread}" for thread in threads]
+    )
+
+
+def _sweep_elsewhere(url: str, tmp_path: pathlib.Path, name: str = "second") -> Done:
+    database = f"sqlite:///{tmp_path / name}.db"
     runtime.migrate(database)
     tests = str(pathlib.Path(__file__).parents[1])
     command = [sys.executable, "-m", "outlive", "sweep", TARGET, "--checkpoints", url, "-d", database]
