@@ -20,7 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from outlive import agents, effects, errors, policy
 from outlive.agents.position import Graph, position_of, stands
-from outlive.effects import asking
+from outlive.effects import asking, defining
 from outlive.effects.aftermath import UNDONE
 from outlive.policy import RunPolicy
 from outlive.states import Position
@@ -88,6 +88,11 @@ async def _done(work: _Work, found: Torn, wanted: Apply) -> AsyncGenerator[agent
             assert_never(unknown)
 
 
+def _declared(one: Seen) -> dict[str, Any]:
+    """What was declared with an effect, which is how it was seen at all."""
+    return defining.DECLARED[one.name].options
+
+
 def _over(thread: str, said: str, *, done: bool) -> agents.Outcome:
     return agents.Outcome(output=Done(thread=thread, done=done, said=said).public())
 
@@ -124,7 +129,7 @@ class _Work:
         """Have what this turn executed undone, the last first, and each once, also after a crash."""
         wanted = [one for one in found.seen if one.provider is Provider.EXECUTED]
         wanted = [one for one in wanted if one.record is not Record.ABSENT]
-        missing = [one.name for one in wanted if one.name not in asking.UNDO]
+        missing = [one.name for one in wanted if _declared(one)["compensate"] is None]
         if missing:
             raise errors.Misconfigured(
                 f"Nothing here undoes {', '.join(missing)}; nothing was undone.",
@@ -136,7 +141,7 @@ class _Work:
         return [one.name for one in wanted]
 
     async def _undo(self, one: Seen, head: str | None) -> None:
-        how = asking.UNDO[one.name]
+        options = _declared(one)
         executed = asking.Executed(
             name=one.name,
             key=one.key,
@@ -148,8 +153,8 @@ class _Work:
         await effects.once(
             one.name + UNDONE,
             key=[one.key, self.thread, head or ""],
-            call=lambda: asking.in_thread_or_coroutine(how.run, executed),
-            key_ttl=how.key_ttl,
+            call=lambda: asking.in_thread_or_coroutine(options["compensate"], executed),
+            key_ttl=options["key_ttl"],
             again_after_failure=True,
         )
 
