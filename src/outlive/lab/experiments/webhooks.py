@@ -42,7 +42,7 @@ def _play(bench: Bench) -> Measured:
 def _row(outcome: telling.Outcome) -> Mapping[str, object]:
     return {
         "run": outcome.run.state.value,
-        "heard": f"{len(outcome.told)} times",
+        "heard": {1: "once", 2: "twice"}.get(len(outcome.told), f"{len(outcome.told)} times"),
         "ids": len({each.id for each in outcome.told}),
         "bodies": len({each.body for each in outcome.told}),
         "tries": outcome.attempts,
