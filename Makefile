@@ -32,7 +32,7 @@ setup: $(STAMP) ## Make .venv with Outlive, every extra and the tools for develo
 
 # Programs of Debian's that some tests need, as command:package. Where they cannot be had, those tests are skipped
 # and say so.
-DEBIAN := chromium:chromium nginx:nginx
+DEBIAN := chromium:chromium nginx:nginx pgbouncer:pgbouncer faketime:faketime
 
 .PHONY: debian
 debian:
