@@ -151,6 +151,18 @@ CASES = (
         without="Generators live and die inside one event loop: no process and no signal could tell more.",
     ),
     Case(
+        id="S04",
+        sentence="A proxy drops a connection that is silent, and the run is taken for abandoned by its user.",
+        stores=BOTH,
+        without="A real proxy cuts the connection; no signal is about one connection.",
+    ),
+    Case(
+        id="S05",
+        sentence="A sleeping tab kills a tool call, and the question that came up is lost.",
+        stores=BOTH,
+        without="The service is closed and opened anew inside the test; what a death loses is S07's subject.",
+    ),
+    Case(
         id="S06",
         sentence="A turn is stored only once its stream is read to the end; a reload loses it.",
         stores=BOTH,
@@ -197,6 +209,24 @@ CASES = (
         without="A connection is cut by its client, over a real socket: no signal is about one connection.",
     ),
     Case(
+        id="S13",
+        sentence="A context variable is set in one task and reset in another.",
+        stores=BOTH,
+        without="A context lives inside one event loop: no process and no signal could tell more.",
+    ),
+    Case(
+        id="S14",
+        sentence="A reader that stalls makes the server keep everything for it.",
+        stores=BOTH,
+        without="A client stops reading its socket; how much memory that takes is measured by `bench/streams.py`.",
+    ),
+    Case(
+        id="S15",
+        sentence="A line of a stream is longer than its client reads, and the stream dies.",
+        stores=BOTH,
+        without="No signal changes a payload.",
+    ),
+    Case(
         id="S16",
         sentence="A character in a payload splits the event, or ends it early.",
         stores=BOTH,
@@ -221,6 +251,12 @@ CASES = (
         sentence="A notification fails the write that it announces, or never arrives, and nobody notices.",
         stores=("PostgreSQL",),
         without="SQLite sends no notification. Connections are cut and frozen at the socket, one by one.",
+    ),
+    Case(
+        id="S20",
+        sentence="A stop during a tool call leaves a conversation that every provider refuses.",
+        stores=BOTH,
+        without="A stop and its clean-up meet inside one event loop; a prelude that is killed is tested with S07's.",
     ),
     Case(
         id="S21",
@@ -248,6 +284,12 @@ CASES = (
         stores=BOTH,
         processes=True,
         signals=(KILL,),
+    ),
+    Case(
+        id="S26",
+        sentence="A cancelled request leaves a connection or a lock behind; an open stream holds one.",
+        stores=("PostgreSQL",),
+        without="SQLite has one writer and no pool. Requests are cut by their clients, at any moment.",
     ),
     Case(
         id="S27",
