@@ -218,7 +218,7 @@ CASES = (
         id="S14",
         sentence="A reader that stalls makes the server keep everything for it.",
         stores=BOTH,
-        without="A client stops reading its socket; how much memory that takes is measured by `bench/streams.py`.",
+        without="A client stops reading its socket; the memory is measured by `bench/streams.py`.",
     ),
     Case(
         id="S15",
@@ -256,7 +256,7 @@ CASES = (
         id="S20",
         sentence="A stop during a tool call leaves a conversation that every provider refuses.",
         stores=BOTH,
-        without="A stop and its clean-up meet inside one event loop; a prelude that is killed is tested with S07's.",
+        without="A stop and its clean-up meet inside one event loop; what a death does is S07's.",
     ),
     Case(
         id="S21",

@@ -100,6 +100,12 @@ async def _pass_on(request: fastapi.Request, call_next: Any) -> Any:
 
 
 @pytest.fixture
+def database(lasting_database: str) -> str:
+    """A database of each kind, which other tests have used."""
+    return lasting_database
+
+
+@pytest.fixture
 def through(request: pytest.FixtureRequest) -> str:
     """A name of a thread that no other test has."""
     return f"{request.node.name}-{next(_names)}"
@@ -138,11 +144,9 @@ async def impatient(origin: str) -> AsyncIterator[str]:
 
 @behind_nginx
 @pytest.mark.parametrize("agent", ["keeps", "cancels"])
-async def test_S04_a_silent_agent_behind_a_proxy_is_kept_by_heartbeats(
-    lasting_database: str, agent: str
-) -> None:
+async def test_S04_a_silent_agent_behind_a_proxy_is_kept_by_heartbeats(database: str, agent: str) -> None:
     async with (
-        serving(lasting_database, heartbeat=CUT_BY_NGINX / 4) as served,
+        serving(database, heartbeat=CUT_BY_NGINX / 4) as served,
         impatient(served.url) as url,
         served.client(url) as http,
         http.stream("POST", "/runs", json={"agent": agent}, headers=STREAM) as response,
@@ -158,9 +162,9 @@ async def test_S04_a_silent_agent_behind_a_proxy_is_kept_by_heartbeats(
 
 
 @behind_nginx
-async def test_S04_a_connection_that_a_proxy_cut_is_gone_on_with_by_its_cursor(lasting_database: str) -> None:
+async def test_S04_a_connection_that_a_proxy_cut_is_gone_on_with_by_its_cursor(database: str) -> None:
     async with (
-        serving(lasting_database, heartbeat=None) as served,
+        serving(database, heartbeat=None) as served,
         impatient(served.url) as url,
         served.client(url) as http,
     ):
@@ -180,8 +184,8 @@ async def test_S04_a_connection_that_a_proxy_cut_is_gone_on_with_by_its_cursor(l
 
 
 @behind_nginx
-async def test_S04_nobody_coming_back_stops_a_run_after_its_grace_and_says_so(lasting_database: str) -> None:
-    async with serving(lasting_database, heartbeat=None) as served:
+async def test_S04_nobody_coming_back_stops_a_run_after_its_grace_and_says_so(database: str) -> None:
+    async with serving(database, heartbeat=None) as served:
         async with impatient(served.url) as url, served.client(url) as http:
             body = {"agent": "cancels"}
             async with http.stream("POST", "/runs", json=body, headers=STREAM) as response:
@@ -233,13 +237,13 @@ def approval(gate: asyncio.Event, begun: asyncio.Event, calls: list[str]) -> Lan
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_S05_a_question_that_came_up_while_nobody_watched_is_there_and_can_be_answered(
-    lasting_database: str, restarts: bool, through: str
+    database: str, restarts: bool, through: str
 ) -> None:
     gate, begun, calls = asyncio.Event(), asyncio.Event(), list[str]()
     agent = approval(gate, begun, calls)
     body = {"agent": "trip", "input": {}, "thread": through}
     async with contextlib.AsyncExitStack() as stack:
-        served = await stack.enter_async_context(serving(lasting_database, agent))
+        served = await stack.enter_async_context(serving(database, agent))
         async with (
             served.client() as phone,
             phone.stream("POST", "/runs", json=body, headers=STREAM) as response,
@@ -251,7 +255,7 @@ async def test_S05_a_question_that_came_up_while_nobody_watched_is_there_and_can
         assert (run["state"], run["position"]) == ("waiting", "waiting")
         if restarts:
             await stack.aclose()
-            served = await stack.enter_async_context(serving(lasting_database, approval(gate, begun, calls)))
+            served = await stack.enter_async_context(serving(database, approval(gate, begun, calls)))
         async with served.client() as laptop:
             thread = (await laptop.get(f"/threads/{through}")).json()
             assert (thread["position"], thread["left_by"]) == ("waiting", run_id)
@@ -269,7 +273,7 @@ async def test_S05_a_question_that_came_up_while_nobody_watched_is_there_and_can
 WHOSE: contextvars.ContextVar[str] = contextvars.ContextVar("whose", default="nobody")
 
 
-async def test_S13_a_generator_that_is_cut_resets_its_context_where_it_set_it(lasting_database: str) -> None:
+async def test_S13_a_generator_that_is_cut_resets_its_context_where_it_set_it(database: str) -> None:
     seen: dict[str, list[str]] = {}
     opened, reset = [asyncio.Event(), asyncio.Event()], list[str]()
 
@@ -294,7 +298,7 @@ async def test_S13_a_generator_that_is_cut_resets_its_context_where_it_set_it(la
         finally:
             WHOSE.reset(token)
 
-    served = outlive.Outlive(lasting_database, [spans])
+    served = outlive.Outlive(database, [spans])
     heard = hearing.Hearing(served.signals)
     app = fastapi.FastAPI()
     app.add_middleware(BaseHTTPMiddleware, dispatch=remember)
@@ -336,7 +340,7 @@ def stalled(url: str, run_id: str) -> socket.socket:
 
 
 async def test_S14_readers_that_stall_are_cut_off_come_back_and_hold_nothing_up(
-    lasting_database: str, monkeypatch: pytest.MonkeyPatch
+    database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sse.EventStream.__init__.__kwdefaults__ or {}, "send_timeout", 0.5)
     go = asyncio.Event()
@@ -348,7 +352,7 @@ async def test_S14_readers_that_stall_are_cut_off_come_back_and_hold_nothing_up(
         for number in range(2000):
             yield f"{number:05}" + "x" * 8000
 
-    async with serving(lasting_database, floods) as served, served.client() as http:
+    async with serving(database, floods) as served, served.client() as http:
         run_id = (await http.post("/runs", json={"agent": "floods"})).json()["run_id"]
         tabs = [await asyncio.to_thread(stalled, served.url, run_id) for _ in range(20)]
         viewers = served.outlive.presence._viewers
@@ -395,7 +399,7 @@ LINE = 128 * 1024
 
 
 async def test_S15_no_line_of_a_stream_is_longer_than_clients_read_and_nothing_is_lost(
-    lasting_database: str,
+    database: str,
 ) -> None:
     sizes = (10_000, 100_000, 125_000, 1_000_000, 5_000_000)
 
@@ -406,7 +410,7 @@ async def test_S15_no_line_of_a_stream_is_longer_than_clients_read_and_nothing_i
         yield "y" * (large.MAX_EVENT_BYTES + 1)
         yield outlive.Outcome(output="z" * 1_000_000)
 
-    async with serving(lasting_database, large_one) as served, served.client() as http:
+    async with serving(database, large_one) as served, served.client() as http:
         read: list[Any] = []
         async with http.stream("POST", "/runs", json={"agent": "large"}, headers=STREAM) as response:
             run_id = response.headers["outlive-run"]
@@ -551,9 +555,9 @@ async def test_a_service_whose_database_is_away_at_its_start_says_that_it_is_not
 @pytest.mark.parametrize("middlewares", [0, 1, 2])
 @pytest.mark.parametrize(("agent", "state"), [("keeps", "succeeded"), ("cancels", "stopped")])
 async def test_middleware_changes_nothing_of_what_a_leaving_client_means(
-    lasting_database: str, agent: str, state: str, middlewares: int
+    database: str, agent: str, state: str, middlewares: int
 ) -> None:
-    async with serving(lasting_database, middlewares=middlewares) as served:
+    async with serving(database, middlewares=middlewares) as served:
         async with (
             served.client() as http,
             http.stream("POST", "/runs", json={"agent": agent}, headers=STREAM) as response,
@@ -600,8 +604,8 @@ async def test_a_background_task_runs_behind_a_whole_stream_and_not_behind_a_cut
     assert ran == ["whole"]
 
 
-async def test_a_viewer_who_comes_long_after_the_last_one_left_gets_everything(lasting_database: str) -> None:
-    async with serving(lasting_database) as served, served.client() as http:
+async def test_a_viewer_who_comes_long_after_the_last_one_left_gets_everything(database: str) -> None:
+    async with serving(database) as served, served.client() as http:
         async with http.stream("POST", "/runs", json={"agent": "keeps"}, headers=STREAM) as response:
             await asyncio.wait_for(served.begun.wait(), WITHIN)
         run_id = response.headers["outlive-run"]
@@ -614,10 +618,10 @@ async def test_a_viewer_who_comes_long_after_the_last_one_left_gets_everything(l
 
 
 async def test_a_browsers_six_connections_are_enough_for_any_number_of_runs_of_a_thread(
-    lasting_database: str, through: str
+    database: str, through: str
 ) -> None:
     """A page that follows a thread needs one connection, however many of its runs are under way."""
-    async with serving(lasting_database) as served:
+    async with serving(database) as served:
         limits = httpx.Limits(max_connections=6)
         async with httpx.AsyncClient(base_url=served.url, timeout=WITHIN, limits=limits) as browser:
             body = {"agent": "keeps", "thread": through}
