@@ -262,13 +262,16 @@ class Threads(observation.Observation):
     async def copy_thread(self, name: str, to: str | None = None, *, tenant: str = "") -> Thread:
         """Copy a thread's checkpoints, its subgraphs' too, to a new thread, whose record says so.
 
-        Its runs, events and effects are not copied.  ``to`` None is a new name.  Raises ``NotFound``, and
-        ``Conflict`` if there is a thread ``to``.
+        Its runs, events and effects are not copied.  ``to`` None is a new name.  Raises ``NotFound``,
+        ``Conflict`` if there is a thread ``to``, and ``InvalidInput`` if the graph keeps them elsewhere.
         """
         names.check_name("to", to)
         if to == "":
             raise errors.InvalidInput("to is empty.", field="to")
         source = await self.thread(name, tenant=tenant)
+        for run in await self.runs(tenant=tenant, thread=name, limit=50):
+            if run.agent in self.registry.names and getattr(self.registry[run.agent], "elsewhere", False):
+                raise errors.InvalidInput("A saver of the graph's own has these checkpoints.", field="thread")
         target_id = self._local.new_id()
         target = to or self._local.new_id()
         return await self.store.write(checkpoints.copy(source, tenant, target_id, target))

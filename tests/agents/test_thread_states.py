@@ -7,14 +7,17 @@ import time
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
+import outlive
 from agents import bench
 from agents.test_deleting import nested
 from agents.test_threads import ANSWER, BOOKING, Threads, asking, serving
 from core import record
 from outlive import errors, tree
+from outlive.agents import langgraph
 from outlive.agents.positions import Place
 from outlive.states import Position, State
 
@@ -235,6 +238,19 @@ async def test_nobody_copies_what_is_another_tenants(database: str) -> None:
         await Threads(service).sent()
         with pytest.raises(errors.NotFound):
             await service.copy_thread("t", "mine", tenant="other")
+
+
+async def test_a_thread_whose_checkpoints_are_elsewhere_is_not_copied_as_an_empty_one(database: str) -> None:
+    graph = bench.chain(bench.Trace(), "plan").compile(checkpointer=InMemorySaver())
+    agent = langgraph.LangGraphAgent("graph", graph, policy=bench.JOB, checkpointer="own")
+    async with outlive.Outlive(database, [agent]) as service:
+        await Threads(service).sent()
+        with pytest.raises(errors.InvalidInput):
+            await service.copy_thread("t", "copy")
+        assert [one.thread for one in await service.threads()] == ["t"]
+        assert (await service.state("t")).values == {"steps": ["plan"]}
+        updated = await service.update_state("t", {"steps": ["by hand"]}, as_node="plan")
+        assert (await service.state("t")).place == updated.place
 
 
 async def test_every_column_of_the_savers_tables_is_copied(database: str) -> None:

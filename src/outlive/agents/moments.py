@@ -30,6 +30,11 @@ class Remembering(abc.ABC):
     _store: Any
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether the checkpoints are in the graph's own saver, and not beside the runs."""
+        return self._own is not None
+
+    @property
     @abc.abstractmethod
     def reading(self) -> Graph:
         """The graph over its checkpoints, to read states by internal thread id; it cannot write."""
