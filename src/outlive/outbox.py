@@ -114,12 +114,14 @@ class Dispatcher:
         for receiver in await self._store.read(outbox_moves.due(busy, LOOK, self._last)):
             tenant = _tenant(receiver)
             share = min(most - under_way[receiver], room - begun, self._bound(tenant) - of_tenant[tenant])
+            self._last = (
+                receiver  # the next look goes on behind it, whatever comes of it: everybody has a turn
+            )
             if share > 0:
                 failpoints.reach("outbox.due")
                 taken = await self._take(receiver, share)
                 begun += taken
                 of_tenant[tenant] += taken
-            self._last = receiver  # the next look goes on behind it, so that everybody has a turn
             self._held_back = self._held_back or share <= 0
             if begun >= room:
                 break

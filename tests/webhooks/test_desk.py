@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import pathlib
+import signal
 from unittest import mock
 
 import fastapi
@@ -14,7 +15,7 @@ import pytest
 import standardwebhooks.webhooks
 
 import outlive
-from cli.support import Here
+from cli.support import Here, running
 from core import support as core
 from outlive import errors, outbox, settings, signals
 from outlive.cli import told
@@ -166,3 +167,25 @@ async def test_over_http_a_run_is_made_with_a_webhook_and_its_notification_read(
                 assert (await client.post(f"{where}/resend")).status_code == 202
                 await receiver.heard(3)
                 await heard.of(signals.NotificationDelivered, count=2)
+
+
+def test_outlive_serve_tells_whom_a_request_names_and_a_tenants_secret_verifies_it(
+    here: Here, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLIVE_WEBHOOK_SECRETS", support.SECRET)
+    monkeypatch.setenv("OUTLIVE_WEBHOOK_NETWORKS", "127.0.0.0/8")
+    secret = here("webhooks", "secret").out.strip()
+    serve = ("serve", "served:plain", "--policy", "job", "--port", "0", "-d", database)
+    with Receiver() as receiver, running(*serve, "--public-url", "https://agents.example") as process:
+        url = process.says(r"listening on (http://\S+)")
+        order = {"agent": "plain", "input": 1, "webhook": receiver.url}
+        made = httpx.post(f"{url}/runs", json=order, trust_env=False, verify=False)
+        [heard] = receiver.wait(1)
+        body = standardwebhooks.webhooks.Webhook(secret).verify(heard.body, heard.headers)
+        process.signal(signal.SIGTERM)
+        assert process.ended() == 0
+    run_id = made.json()["run_id"]
+    assert (body["type"], body["data"]["url"]) == (
+        "run.succeeded",
+        f"https://agents.example/runs/{run_id}",
+    )

@@ -84,7 +84,7 @@ def take(receiver: str, limit: int, token: str, lease: float, compose: Compose) 
 
 
 GONE = "gone: the receiver wants to hear nothing more at this address"
-NOTHING = "nothing to tell: the record of its run is not there"
+NOTHING = "nothing to tell: the record of its run is not there, or cannot be read"
 OLD = "too old: it could not be delivered in time"
 
 
@@ -95,7 +95,10 @@ def _seal(row: Row, compose: Compose) -> Steps[Row | None]:
     )
     if run is None or not ends:
         return None
-    body = compose(run, json.loads(ends[0]["payload"]))
+    try:
+        body = compose(run, json.loads(ends[0]["payload"]))
+    except (ValueError, TypeError, LookupError):  # somebody wrote into the record by hand
+        return None
     sealed = yield statement("seal_notification", notification_id=row["notification_id"], body=body)
     return sealed[0]
 

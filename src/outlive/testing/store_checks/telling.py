@@ -253,6 +253,23 @@ async def what_waits_for_an_address_that_is_gone_is_given_up(bench: Bench) -> No
 
 
 @check()
+async def what_cannot_be_told_stands_in_nobodys_way(bench: Bench) -> None:
+    """A record that cannot be read is a dead letter at once, and what comes behind it is taken."""
+    runs = [await ended(bench) for _ in range(2)]
+
+    def picky(run: Run, end: Mapping[str, Any]) -> str:
+        if run.run_id == runs[0].run_id:
+            raise ValueError("unreadable")
+        return compose(run, end)
+
+    receiver = f"{bench.tenant} {URLS[0]}"
+    taken = await bench.one.write(outbox_moves.take(receiver, 10, bench.worker, LEASE, picky))
+    assert [each.run_id for each in taken.rows] == [runs[1].run_id]
+    assert [each.why for each in taken.buried] == [outbox_moves.NOTHING]
+    assert [each.state for each in await told_of(bench, runs[0])] == [Delivery.DEAD]
+
+
+@check()
 async def what_is_too_old_is_given_up_unless_it_is_being_sent(bench: Bench) -> None:
     """A dead letter says why."""
     in_hand = await ended(bench, URLS[0])
