@@ -1,13 +1,15 @@
-"""Writes `states.md` and `settings.md`: ``python docs/generate.py``. Tests hold the pages current."""
+"""Writes `states.md`, `settings.md`, `metrics.md`: ``python docs/generate.py``. Tests hold them current."""
 
 from __future__ import annotations
 
 import pathlib
 
 from outlive import settings, states
+from outlive.metrics import definitions
 
 PAGE = pathlib.Path(__file__).parent / "states.md"
 SETTINGS = pathlib.Path(__file__).parent / "settings.md"
+METRICS = pathlib.Path(__file__).parent / "metrics.md"
 _HEAD = """# States and moves
 
 Made by `python docs/generate.py` from `outlive.states`; a test holds it current.
@@ -163,6 +165,65 @@ def _allowed(shape: dict[str, object]) -> str:
     return " ".join(filter(None, [word, *bounds]))
 
 
+_METRICS = """# Metrics
+
+Made by `python docs/generate.py` from `outlive.metrics.definitions`; a test holds it current, and another
+reads of each the exact number that it must have moved by.
+
+`pip install 'outlive[metrics]'`, then `outlive serve --metrics-port 9464` or `outlive worker
+--metrics-port 9464`: Prometheus scrapes `http://127.0.0.1:9464/metrics`.
+
+- **Who may see it.** It is a port of its own, on this machine only unless `metrics_host` says otherwise,
+  and nobody is authenticated there: choose an address that only Prometheus reaches. The service's own
+  port has no such route, so a proxy in front of it cannot expose one.
+- **What a scrape costs.** A thread of its own answers, so a loop that stands still is seen and not waited
+  for. However many scrape, the database is asked one small statement in 5 seconds, and one about costs in
+  60. If it does not answer within 3 seconds, `outlive_database_answers` is 0 and what is marked *shared*
+  is left out.
+- **Several processes.** Each serves its own port and counts what happened in it; sum those over
+  `instance`. What is marked *shared* is read from the database and the same in all: take it once, by
+  `max`. A port that is taken is refused at the start; with `0` a free one is taken and printed.
+- **In an application of your own:** `outlive.metrics.Metrics(outlive)` within its `async with`, then
+  `async with metrics.served(9464)`, or a route that returns `await metrics.page()`; who may see that is
+  yours to say.
+
+`ops/grafana-dashboard.json` is a dashboard over these, `ops/alerts.yml` are rules; a test checks both
+against the names and labels below.
+
+"""
+_METRICS_END = """## What leaving costs
+
+`outlive policy-cost` reads from the record, over all processes, what runs worked after their last viewer
+had left and what was thrown away by stops, per agent and by how they ended; `--hours`, `--json`. Read it
+before you choose `on_disconnect`: the rows `stopped disconnect` are what *cancel* threw away, what others
+worked unwatched is what *continue* cost. Runs that nobody ever watched are in neither. Seconds are of the
+wall, from a run's first start to its end; chunks that retention has taken away are not counted any more.
+
+## What they cannot say
+
+`outlive_event_lag_seconds` compares the database's clock with the process's: on two machines it is as
+exact as their clocks. It is measured where Outlive's own streams hand an event to the server, not where a
+client reads it, and streams of the LangGraph protocol are not in it. `outlive_loop_lag_seconds` is the
+longest since the last scrape; two scrapers share it. `node` is the function that held the loop when that
+was noticed.
+"""
+
+
+def metrics_page() -> str:
+    """Return the whole page."""
+    head = ["| metric | kind | labels | counts |", "|---|---|---|---|"]
+    table = "\n".join([*head, *map(_metric, definitions.METRICS)])
+    return f"{_METRICS}{table}\n\n{_METRICS_END}"
+
+
+def _metric(metric: definitions.Metric) -> str:
+    name = metric.exported[0] if metric.kind is not definitions.Kind.HISTOGRAM else metric.name
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    shared = " *Shared.*" if metric.shared else ""
+    return f"| `{name}` | {metric.kind.value} | {labels} | {metric.meaning}{shared} |"
+
+
 if __name__ == "__main__":
     PAGE.write_text(states_page(), encoding="utf-8")
     SETTINGS.write_text(settings_page(), encoding="utf-8")
+    METRICS.write_text(metrics_page(), encoding="utf-8")

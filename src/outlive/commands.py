@@ -165,7 +165,13 @@ class Commands:
         for displaced in submitted.displaced:
             self._stopped(displaced, Reason.DISPLACED)
         self._signals.emit(
-            signals.RunSubmitted(run_id=run.run_id, agent=run.agent, claimed=submitted.claimed)
+            signals.RunSubmitted(
+                run_id=run.run_id,
+                agent=run.agent,
+                claimed=submitted.claimed,
+                thread_id=run.thread_id,
+                epoch=run.epoch,
+            )
         )
         if not submitted.claimed:
             self._store.announce(wakeup.QUEUE)
@@ -184,7 +190,10 @@ class Commands:
 
     def _stopped(self, run: Run, reason: Reason) -> None:
         """Tell its executor and its viewers, and of one that has ended whoever sends notifications."""
-        self._signals.emit(signals.StopRequested(run_id=run.run_id, reason=reason))
+        told: dict[str, Any] = {"run_id": run.run_id, "thread_id": run.thread_id, "epoch": run.epoch}
+        self._signals.emit(signals.StopRequested(**told, reason=reason))
+        if run.state.terminal:  # it had not begun: nobody else tells of its end
+            self._signals.emit(signals.RunEnded(**told, state=run.state, reason=run.reason))
         thread = wakeup.thread_topic(run.thread_id)
         self._store.announce(wakeup.STOP, wakeup.QUEUE, wakeup.run_topic(run.run_id), thread)
         if run.state.terminal and run.notify:

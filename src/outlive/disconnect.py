@@ -5,6 +5,8 @@ Decided on the record, by looking again under the run's lock; never because a re
 
 from __future__ import annotations
 
+from typing import Any
+
 from outlive import signals
 from outlive.model import StopOutcome
 from outlive.states import Reason
@@ -43,7 +45,11 @@ class Disconnect:
             if answer.outcome is StopOutcome.ALREADY:
                 continue
             stopped += 1
-            self._signals.emit(signals.StopRequested(run_id=run_id, reason=Reason.DISCONNECT))
+            run = answer.run
+            told: dict[str, Any] = {"run_id": run_id, "thread_id": run.thread_id, "epoch": run.epoch}
+            self._signals.emit(signals.StopRequested(**told, reason=Reason.DISCONNECT))
+            if run.state.terminal:  # it had not begun: nobody else tells of its end
+                self._signals.emit(signals.RunEnded(**told, state=run.state, reason=run.reason))
             self._store.announce(
                 wakeup.STOP, wakeup.run_topic(run_id), wakeup.thread_topic(answer.run.thread_id), wakeup.QUEUE
             )

@@ -47,7 +47,8 @@ class Attempt:
     """One attempt while it lasts.
 
     ``linking``: perhaps the record links its files.
-    ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``leaked`` holds an agent
+    ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``over_at``: when it ended,
+    by the process's clock.  ``leaked`` holds an agent
     that would not return.
     """
 
@@ -62,6 +63,7 @@ class Attempt:
     files: artifacts.Attempt | None = field(init=False)
     linking: bool = False
     cut: bool = False
+    over_at: float = 0.0
     leaked: asyncio.Task[agents.Outcome | None] | None = None
 
     def __post_init__(self) -> None:
@@ -174,6 +176,7 @@ async def _conclude(
     attempt: Attempt, work: asyncio.Task[agents.Outcome | None], writing: asyncio.Task[None]
 ) -> None:
     await _end_work(attempt, work)
+    attempt.over_at = attempt.around.local.monotonic()
     attempt.recorder.close()
     await asyncio.wait({writing})
     if (failure := writing.exception()) is not None:
@@ -330,7 +333,9 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
     if not await around.keeper.write(attempt.held, step):
         standing = await around.store.read(reads.held([claim]))
         return Verdict(state=State.STOPPED, reason=standing[0].stop_reason if standing else None)
-    around.happenings.emit(signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch))
+    around.happenings.emit(
+        signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch, thread_id=claim.thread_id)
+    )
     around.store.announce(wakeup.QUEUE, wakeup.run_topic(claim.run_id))
     return None
 
@@ -345,7 +350,13 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     settled = await around.keeper.write(attempt.held, step)
     around.happenings.emit(
         signals.RunEnded(
-            run_id=claim.run_id, state=verdict.state, reason=verdict.reason, error=verdict.failure
+            run_id=claim.run_id,
+            state=verdict.state,
+            reason=verdict.reason,
+            error=verdict.failure,
+            seconds=around.local.monotonic() - attempt.over_at,
+            thread_id=claim.thread_id,
+            epoch=claim.epoch,
         )
     )
     if attempt.files is not None and claim.epoch > 1:

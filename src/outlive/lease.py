@@ -102,7 +102,8 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._asked: float | None = None
-        self._stalled = False
+        self._stalled: str | None = None
+        self._longest_lag = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -274,13 +275,26 @@ class Keeper:
             self._on_loop(self._tick)
             return
         quiet = self._local.monotonic() - self._asked
-        if quiet > self.timing.stall_after and not self._stalled:
-            self._stalled = True
-            self._signals.emit(signals.LoopStalled(seconds=round(quiet, 1), where=self._where()))
+        if quiet > self.timing.stall_after and self._stalled is None:
+            self._stalled = where = self._where()
+            self._signals.emit(signals.LoopStalled(seconds=round(quiet, 1), where=where))
 
     def _tick(self) -> None:
+        held, where = self._lag(), self._stalled
+        self._longest_lag = max(self._longest_lag, held)
         self._asked = None
-        self._stalled = False
+        self._stalled = None
+        if where is not None:
+            self._signals.emit(signals.LoopResumed(seconds=round(held, 1), where=where))
+
+    def _lag(self) -> float:
+        asked = self._asked
+        return 0.0 if asked is None else self._local.monotonic() - asked
+
+    def take_lag(self) -> float:
+        """Return the longest that the loop has let a question wait since the last call; from any thread."""
+        longest, self._longest_lag = max(self._longest_lag, self._lag()), 0.0
+        return longest
 
     def _given_up(self, now: float) -> bool:
         return self._asked is not None and now - self._asked > self.timing.stall_limit

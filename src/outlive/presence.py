@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +44,7 @@ class Viewer:
     run_id: str
     seen: int
     thread_id: str | None = None
+    since: float = field(default_factory=time.time)
 
 
 class Presence:
@@ -58,6 +60,17 @@ class Presence:
         self._ended: dict[str, int] = {}
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_lag: Callable[[float], None] | None = None
+
+    @property
+    def watching(self) -> int:
+        """How many viewers this process serves now."""
+        return len(self._viewers)
+
+    def delivered(self, viewer: Viewer, committed_at: float) -> None:
+        """An event was handed to a viewer's transport; one from before it came says nothing about delays."""
+        if self.on_lag is not None and committed_at >= viewer.since:
+            self.on_lag(max(0.0, time.time() - committed_at))
 
     async def join(self, viewer: Viewer, *, recorded: bool = False) -> None:
         """Record that a viewer watches; ``recorded`` says that the submit of the run just did."""

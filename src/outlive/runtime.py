@@ -240,6 +240,14 @@ class Outlive(threads.Threads):
         if not self._ready or self.shutdown.is_set():
             raise errors.NotReady()
 
+    def slots_now(self) -> worker.Slots:
+        """Return how many slots there are, are used, and are lost to agents that never returned."""
+        return self._worker.counted()
+
+    def loop_lag(self) -> float:
+        """Return for how many seconds the event loop let a question wait, at most, since the last call."""
+        return self._keeper.take_lag()
+
     # ------------------------------------------------------------ command
 
     async def submit(

@@ -166,6 +166,17 @@ class Settings(pydantic.BaseModel):
         30 * 86_400.0, ge=0, description="Seconds after which a notification that is over is deleted."
     )
 
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port for Prometheus, apart from the service's; 0: any free one."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of that port. Nobody is authenticated there.")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="How the log says what happens: a line to read, or a line of JSON."
+    )
+    log_level: Literal["info", "warning", "error"] = Field(
+        "info", description="The least that the log tells of; info: of everything that happens to a run."
+    )
+
     @pydantic.field_validator("jwt_algorithms", "webhook_secrets", "webhook_networks", mode="before")
     @classmethod
     def _several(cls, given: object) -> object:

@@ -35,6 +35,8 @@ class RunSubmitted:
     run_id: str
     agent: str
     claimed: bool
+    thread_id: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +45,23 @@ class RunClaimed:
 
     run_id: str
     epoch: int
+    thread_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnded:
-    """A verdict committed in this process; ``error`` is the class of what a failed agent raised."""
+    """A verdict committed in this process; ``error`` is the class of what a failed agent raised.
+
+    ``seconds``: from the end of its agent until the verdict was on record.
+    """
 
     run_id: str
     state: State
     reason: Reason | None
     error: str | None = None
+    seconds: float = 0.0
+    thread_id: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +70,7 @@ class RunHandedBack:
 
     run_id: str
     epoch: int
+    thread_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +81,7 @@ class RunSwept:
     epoch: int
     state: State
     early: bool
+    thread_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +90,8 @@ class StopRequested:
 
     run_id: str
     reason: Reason
+    thread_id: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +114,14 @@ class LeaseLost:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopStalled:
     """The event loop has not ticked for ``seconds``; ``where`` names the code that holds it."""
+
+    seconds: float
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopResumed:
+    """The event loop turns again, after it was held for ``seconds`` by the code that ``where`` names."""
 
     seconds: float
     where: str
@@ -227,6 +248,7 @@ Happening = (
     | StaleWriteRefused
     | LeaseLost
     | LoopStalled
+    | LoopResumed
     | RecordingFailed
     | FinalisationFailed
     | SlotLeaked
@@ -304,4 +326,5 @@ def log(happening: Happening) -> None:
     if logger.isEnabledFor(level):
         fields = {field.name: getattr(happening, field.name) for field in dataclasses.fields(happening)}
         words = " ".join(f"{name}={value}" for name, value in fields.items())
-        logger.log(level, "%s %s", type(happening).__name__, words, extra={"happening": fields})
+        event = type(happening).__name__
+        logger.log(level, "%s %s", event, words, extra={"event": event, "happening": fields})

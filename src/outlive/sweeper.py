@@ -75,7 +75,13 @@ class Sweeper:
         if swept is Swept.SPARED:
             return False
         self._signals.emit(
-            signals.RunSwept(run_id=suspect.run_id, epoch=suspect.epoch, state=_STATES[swept], early=early)
+            signals.RunSwept(
+                run_id=suspect.run_id,
+                epoch=suspect.epoch,
+                state=_STATES[swept],
+                early=early,
+                thread_id=suspect.thread_id,
+            )
         )
         ended = (wakeup.OUTBOX,) if _STATES[swept].terminal else ()
         self._store.announce(

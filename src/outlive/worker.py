@@ -8,10 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from outlive import agents, execution, failpoints, lease, signals
 from outlive.model import Offer, Run
 from outlive.store import moves, reads, wakeup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slots:
+    """The slots of a process; ``leaked`` ones count as used."""
+
+    total: int
+    used: int
+    leaked: int
 
 
 class Worker:
@@ -34,6 +44,10 @@ class Worker:
     def free(self) -> int:
         """Slots that nothing uses: neither a run, nor an offer, nor an agent that never returned."""
         return self.slots - len(self._driving) - len(self._reserved) - len(self._leaked)
+
+    def counted(self) -> Slots:
+        """Return how the slots stand; from any thread."""
+        return Slots(total=self.slots, used=self.slots - self.free, leaked=len(self._leaked))
 
     @property
     def driving(self) -> Mapping[str, Run]:
@@ -68,7 +82,9 @@ class Worker:
         task = asyncio.get_running_loop().create_task(self._drive(attempt))
         self._driving[task] = run
         task.add_done_callback(self._ended)
-        self._around.happenings.emit(signals.RunClaimed(run_id=run.run_id, epoch=run.epoch))
+        self._around.happenings.emit(
+            signals.RunClaimed(run_id=run.run_id, epoch=run.epoch, thread_id=run.thread_id)
+        )
         # The attempt is in the log already; an agent that is silent at first would leave it untold.
         self._around.store.announce(wakeup.run_topic(run.run_id), wakeup.thread_topic(run.thread_id))
         if self._closing:

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 import outlive
 from outlive import errors
 from outlive.cli import (
+    costs,
     doctor,
     effects,
     importing,
@@ -65,6 +66,7 @@ app.command("migrate")(serving.migrate)
 app.command("prune")(pruning.prune)
 app.command("sweep")(sweep.sweep)
 app.command("import")(importing.bring)
+app.command("policy-cost")(costs.policy_cost)
 app.command("settings")(settings.show)
 app.command("doctor")(doctor.look)
 

@@ -33,7 +33,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Tenant = Annotated[str, typer.Option(envvar="OUTLIVE_TENANT", help="Whose runs.")]
 
 FLAGS = tuple(name for name in settings.Settings.model_fields if name not in settings.NO_FLAG)
-EXECUTING = ("database", "direct_database", "slots", "drain", "lease", "viewer_lease", "artifacts")
+EXECUTING = (
+    "database",
+    "direct_database",
+    "slots",
+    "drain",
+    "lease",
+    "viewer_lease",
+    "artifacts",
+    "metrics_port",
+    "metrics_host",
+    "log_format",
+    "log_level",
+)
 """The settings of a process that drives runs."""
 _SHORT = {"database": ("-d",)}
 _CONFIG = Annotated[

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -16,7 +15,7 @@ import typer
 
 from outlive import errors, lease, runtime, settings
 from outlive.agents import Agent
-from outlive.cli import checks, ending, langgraph_json, listening, loading, options, reloading, told
+from outlive.cli import checks, ending, langgraph_json, listening, loading, options, reloading, told, watched
 
 Target = Annotated[
     str,
@@ -107,8 +106,8 @@ def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings)
     with listening.bound(
         chosen.host, chosen.port, anywhere=chosen.auth != "none" or chosen.allow_anyone
     ) as listener:
-        end = _ending(chosen.drain)
-        end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end))
+        end = _ending(chosen)
+        end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end, chosen))
 
 
 @options.settable(options.EXECUTING)
@@ -121,8 +120,8 @@ def work(loaded: settings.Loaded, target: Target, *, policy: Policy = None) -> N
             hint="Give it at least 1.",
         )
     outlive = _outlive(loading.load(target, policy), chosen, slots=chosen.slots)
-    end = _ending(chosen.drain)
-    end.run(_work(outlive, end))
+    end = _ending(chosen)
+    end.run(_work(outlive, end, chosen))
 
 
 @options.settable(MIGRATING)
@@ -240,7 +239,11 @@ def _server(uvicorn: Any, outlive: runtime.Outlive, ending_: ending.Ending) -> A
 
 
 async def _serve(
-    outlive: runtime.Outlive, server: Any, listener: socket.socket, ending_: ending.Ending
+    outlive: runtime.Outlive,
+    server: Any,
+    listener: socket.socket,
+    ending_: ending.Ending,
+    chosen: settings.Settings,
 ) -> None:
     def end(*_: object) -> None:
         ending_.begin()
@@ -251,11 +254,11 @@ async def _serve(
     # once more when it is done, which by default would end the process before the runs are handed back.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    async with outlive:
+    async with outlive, watched.metrics(outlive, chosen):
         await server.serve(sockets=[listener])
 
 
-async def _work(outlive: runtime.Outlive, ending_: ending.Ending) -> None:
+async def _work(outlive: runtime.Outlive, ending_: ending.Ending, chosen: settings.Settings) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
 
@@ -265,11 +268,11 @@ async def _work(outlive: runtime.Outlive, ending_: ending.Ending) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    async with outlive:
+    async with outlive, watched.metrics(outlive, chosen):
         typer.echo(f"working on {', '.join(outlive.registry.names)}", err=True)
         await told.wait()
 
 
-def _ending(drain: float) -> ending.Ending:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    return ending.Ending(drain)
+def _ending(chosen: settings.Settings) -> ending.Ending:
+    watched.log(chosen)
+    return ending.Ending(chosen.drain)

@@ -137,6 +137,7 @@ async def _frames(
                 for piece, seen in look.once(_pieces):
                     yield piece
                     present.seen = seen
+                outlive.presence.delivered(present, look.events[-1].created_at)
     except errors.Deleted as gone:
         yield _deleted_frame(gone)
 
@@ -154,6 +155,7 @@ async def _thread_frames(
                 for piece, seen in look.once(make):
                     yield piece
                     present.seen = seen
+                outlive.presence.delivered(present, look.events[-1].created_at)
     except errors.Deleted as gone:
         yield _deleted_frame(gone)
 

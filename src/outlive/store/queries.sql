@@ -1313,3 +1313,52 @@ LIMIT :limit
 -- name: prune_notifications
 DELETE FROM outbox WHERE notification_id {in:ids} AND ended_at IS NOT NULL
 RETURNING notification_id
+
+-- ------------------------------------------------------------------ how things stand
+
+-- name: standing
+-- Everything that an operator's gauges ask, read from small partial indexes in one go.
+SELECT 'queued' AS what, agent, count(*) AS n,
+    {now} - min(CASE WHEN coalesce(not_before, 0) > created_at THEN not_before ELSE created_at END) AS age_ms
+FROM runs WHERE state = 'queued' GROUP BY agent
+UNION ALL
+SELECT 'running', agent, count(*), {now} - min(started_at) FROM runs WHERE state = 'running' GROUP BY agent
+UNION ALL
+SELECT 'unknown_effects', '', count(*), {now} - min(created_at)
+FROM effects WHERE state = 'unknown' AND state IN ('started', 'unknown')
+UNION ALL
+SELECT 'torn_threads', '', count(*), 0
+FROM threads WHERE position = 'torn' AND position IN ('torn', 'unknown') AND deleted_at IS NULL
+UNION ALL
+SELECT 'notifications', '', count(*), {now} - min(queued_at) FROM outbox WHERE state = 'pending'
+
+-- name: costs
+-- Whoever the server itself sent away counts as gone at once: presence is held for him, in case he comes back.
+WITH gone AS MATERIALIZED (
+    SELECT r.run_id, r.agent, r.state, coalesce(r.reason, '') AS reason, r.started_at, r.ended_at, (
+        SELECT max(CASE WHEN p.cause = 'ours' THEN p.left_at - :hold_ms
+            ELSE coalesce(p.left_at, p.lease_until) END)
+        FROM presence p WHERE p.run_id = r.run_id) AS run_left, (
+        SELECT max(CASE WHEN p.cause = 'ours' THEN p.left_at - :hold_ms
+            ELSE coalesce(p.left_at, p.lease_until) END)
+        FROM presence p WHERE p.thread_id = r.thread_id AND p.joined_at <= r.ended_at
+            AND coalesce(p.left_at, p.lease_until) >= r.created_at) AS thread_left
+    FROM runs r WHERE r.ended_at IS NOT NULL AND -r.ended_at < -CAST(:since_ms AS BIGINT)
+), alone AS MATERIALIZED (
+    SELECT run_id, agent, state, reason, started_at, ended_at,
+        CASE WHEN run_left IS NULL OR thread_left > run_left THEN thread_left ELSE run_left END AS left_at
+    FROM gone
+), counted AS MATERIALIZED (
+    SELECT agent, state, reason, coalesce(ended_at - started_at, 0) AS spent_ms,
+        CASE WHEN left_at >= ended_at OR started_at IS NULL THEN 0
+            WHEN left_at < started_at THEN ended_at - started_at
+            ELSE coalesce(ended_at - left_at, 0) END AS unwatched_ms,
+        (SELECT count(*) FROM events e WHERE e.run_id = alone.run_id AND e.kind = 'chunk') AS spent_chunks,
+        (SELECT count(*) FROM events e WHERE e.run_id = alone.run_id AND e.kind = 'chunk'
+            AND e.created_at > alone.left_at) AS unwatched_chunks
+    FROM alone
+)
+SELECT agent, state, reason, count(*) AS runs, sum(CASE WHEN unwatched_ms > 0 THEN 1 ELSE 0 END) AS unwatched_runs,
+    sum(unwatched_ms) AS unwatched_ms, sum(unwatched_chunks) AS unwatched_chunks,
+    sum(spent_ms) AS spent_ms, sum(spent_chunks) AS spent_chunks
+FROM counted GROUP BY agent, state, reason ORDER BY agent, state, reason
