@@ -187,6 +187,10 @@ reads of each the exact number that it must have moved by.
   `async with metrics.served(9464)`, or a route that returns `await metrics.page()`; who may see that is
   yours to say.
 
+`python bench/scrape.py` measures what ten scrapes a second cost twenty streams of one process, and prints
+ratios of alternating rounds. Once: 0.97 of the time and 1.09 of the CPU without them; a scrape took 6 ms at
+the median and 65 ms at the 99th percentile, in the process that also ran the agents and the viewers.
+
 `ops/grafana-dashboard.json` is a dashboard over these, `ops/alerts.yml` are rules; a test checks both
 against the names and labels below.
 
