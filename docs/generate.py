@@ -188,8 +188,9 @@ reads of each the exact number that it must have moved by.
   yours to say.
 
 `python bench/scrape.py` measures what ten scrapes a second cost twenty streams of one process, and prints
-ratios of alternating rounds. Once: 0.97 of the time and 1.09 of the CPU without them; a scrape took 6 ms at
-the median and 65 ms at the 99th percentile, in the process that also ran the agents and the viewers.
+ratios of alternating rounds. Twice, on a busy machine: 0.97 and 1.04 of the time, 1.09 and 1.14 of the CPU
+without them. A scrape took 5 to 6 ms at the median, 27 to 65 ms at the 99th percentile, in the process that
+also ran the agents and the viewers.
 
 `ops/grafana-dashboard.json` is a dashboard over these, `ops/alerts.yml` are rules; a test checks both
 against the names and labels below.
