@@ -204,6 +204,17 @@ before you choose `on_disconnect`: the rows `stopped disconnect` are what *cance
 worked unwatched is what *continue* cost. Runs that nobody ever watched are in neither. Seconds are of the
 wall, from a run's first start to its end; chunks that retention has taken away are not counted any more.
 
+## The log
+
+Logs and metrics listen to the same closed list, `outlive.signals`. Each happening is one line on stderr,
+with its name as `event` and its fields: `run_id`, `thread_id` and `epoch` where it is of a run that is
+submitted, claimed, stopped, handed back, swept or ended. `log_format = "json"` makes each line one JSON
+object; `log_level = "warning"` leaves out what is in order. No line of a happening holds what a run was
+given, yielded or returned; of a failed agent there is the class of what it raised. Where the database fails,
+the `error` is in its own words. What else is logged names an exception's class and where it was raised, not
+its text. In an application of your own the logger is `outlive`, each record has `event` and `happening`, and
+`outlive.logs.Json` is the formatter.
+
 ## What they cannot say
 
 `outlive_event_lag_seconds` compares the database's clock with the process's: on two machines it is as
