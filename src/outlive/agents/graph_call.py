@@ -121,9 +121,13 @@ def _default_input(context: agents.Context) -> Any:
     command = given["command"]
     if not command.keys() <= {"resume", "update", "goto"}:
         raise errors.InvalidInput("A command has the fields resume, update and goto.", field="input.command")
-    where = command.get("goto")
-    goto = [_place(one) for one in (where if isinstance(where, list) else [where]) if one is not None]
+    goto = places(command.get("goto"))
     return Command(resume=command.get("resume"), update=command.get("update"), goto=goto)
+
+
+def places(goto: Any) -> list[Any]:
+    """Return where a command says to go on, one place or several; raises ``InvalidInput``."""
+    return [_place(one) for one in (goto if isinstance(goto, list) else [goto]) if one is not None]
 
 
 def _place(goto: Any) -> Any:

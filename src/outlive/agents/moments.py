@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import PregelTask, StateSnapshot
+from langgraph.types import PregelTask, StateSnapshot, StateUpdate
 
 from outlive import agents, encoding, errors
 from outlive.agents import fenced_saver, graph_call, prelude
@@ -61,6 +62,23 @@ class Remembering(abc.ABC):
         try:
             graph = self._with(saver)
             return await update(graph, claim.thread_id, place, (values, as_node), metadata)
+        finally:
+            await saver.settled()
+            saver.check()
+
+    async def stepped(
+        self, claim: Claim, supersteps: Sequence[Sequence[StateUpdate]], metadata: dict[str, Any]
+    ) -> None:
+        """Write one checkpoint for each of ``supersteps``, as if nodes had, under the fence.
+
+        Raises ``InvalidInput``, ``Fenced``.
+        """
+        saver = self._saver(claim)
+        where = cast("RunnableConfig", {**address(claim.thread_id, Place()), "metadata": metadata})
+        try:
+            await self._with(saver).abulk_update_state(where, supersteps)
+        except (InvalidUpdateError, ValueError) as wrong:
+            raise _not_taken(wrong, "supersteps") from wrong
         finally:
             await saver.settled()
             saver.check()
@@ -132,12 +150,16 @@ async def update(
     try:
         written = await graph.aupdate_state(cast("RunnableConfig", {**where, "metadata": metadata}), *wanted)
     except InvalidUpdateError as wrong:
-        raise errors.InvalidInput(
-            f"The graph does not take this: {str(wrong)[:200]}.",
-            hint="Name a node of the graph in as_node, and keys of its state in values.",
-            field="values",
-        ) from wrong
+        raise _not_taken(wrong, "values") from wrong
     return _place(written) or place
+
+
+def _not_taken(wrong: Exception, field: str) -> errors.InvalidInput:
+    return errors.InvalidInput(
+        f"The graph does not take this: {str(wrong)[:200]}.",
+        hint="Name a node of the graph in as_node, and keys of its state in values.",
+        field=field,
+    )
 
 
 async def _position(graph: Graph, snapshot: StateSnapshot) -> Position:

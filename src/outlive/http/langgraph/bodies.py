@@ -101,14 +101,50 @@ class NewRun(wire.Body):
         return self.stream_mode or ["values"]
 
 
+class Update(wire.Body):
+    """What a node is taken to have written."""
+
+    values: Any = None
+    command: Command | None = None
+    as_node: str | None = pydantic.Field(default=None, min_length=1, max_length=512)
+
+
+class Superstep(wire.Body):
+    """What nodes are taken to have written side by side."""
+
+    updates: list[Update] = pydantic.Field(min_length=1)
+
+
 class NewThread(wire.Body):
     """A thread that is made before its first run."""
 
     thread_id: str | None = None
     metadata: Object | None = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
-    ttl: Any = None
-    supersteps: list[Object] | None = None
+    ttl: None = None
+    supersteps: list[Superstep] | None = None
+
+
+class StateUpdate(wire.Body):
+    """What the state of a thread is changed to, behind its newest checkpoint or the one that is named."""
+
+    values: Any = None
+    as_node: str | None = pydantic.Field(default=None, min_length=1, max_length=512)
+    checkpoint: Checkpoint | None = None
+    checkpoint_id: str | None = pydantic.Field(default=None, min_length=1, max_length=512)
+
+
+class StatePatch(wire.Body):
+    """What is merged into the metadata of the thread whose state it is."""
+
+    metadata: Object
+
+
+class Prune(wire.Body):
+    """Which threads are to be taken away, or what of them."""
+
+    thread_ids: list[str] = pydantic.Field(max_length=1000)
+    strategy: Literal["delete", "keep_latest"] = "delete"
 
 
 class ThreadSearch(wire.Body):
@@ -130,7 +166,7 @@ class ThreadPatch(wire.Body):
     """What is merged into a thread's metadata."""
 
     metadata: Object | None = None
-    ttl: Any = None
+    ttl: None = None
 
 
 class NewAssistant(wire.Body):

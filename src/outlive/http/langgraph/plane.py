@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi import Request
+
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.http.langgraph import wire
 from outlive.runtime import Outlive
-from outlive.store import assistants
+from outlive.store import assistants, searching
 from outlive.store.assistants import Assistant
+from outlive.store.searching import FoundThread
 
 _NAMES = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 """The namespace in which clients compute the id of a graph's own assistant."""
@@ -81,6 +84,14 @@ class Plane:
         if found.agent not in self.graphs:
             raise errors.NotFound(f"Graph {found.agent!r} is not served here.", field="graph_id")
         return self.graphs[found.agent]
+
+    async def thread(self, request: Request, thread_id: str) -> FoundThread:
+        """Return the thread that a path names; raises ``NotFound``, ``InvalidInput``."""
+        name = wire.thread_name(thread_id)
+        try:
+            return await self.outlive.store.read(searching.find(wire.tenant(request), name))
+        except errors.NotFound:
+            raise errors.NotFound(f"Thread with ID {name} not found.", field="thread_id") from None
 
     async def read(self, request: Any, kind: Any, *, empty: Any = None) -> Any:
         """Read a body; see ``wire.read``."""

@@ -114,9 +114,14 @@ class _Runs:
             found = await self._outlive.run(wire.run_id(run_id), tenant=wire.tenant(request))
         except errors.NotFound:
             raise errors.NotFound("Run not found.", field="run_id") from None
-        if thread_id is not None and wire.thread_name(thread_id) != found.thread:
+        elsewhere = thread_id is not None and wire.thread_name(thread_id) != found.thread
+        if elsewhere or not self._is_shown(found):
             raise errors.NotFound("Run not found.", field="run_id")
         return found
+
+    def _is_shown(self, run: Run) -> bool:
+        """Whether these clients know of a run: those that change states are ours alone."""
+        return run.agent in self._plane.graphs
 
     async def read(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
         """Return a run's record."""
@@ -140,7 +145,8 @@ class _Runs:
         before: str | None = None
         while len(found) < most:
             page = await self._outlive.runs(tenant=tenant, thread=thread, before=before, limit=1000)
-            found += [run for run in page if status is None or shapes.status(run) == status]
+            shown = filter(self._is_shown, page)
+            found += [run for run in shown if status is None or shapes.status(run) == status]
             if len(page) < 1000:
                 break
             before = page[-1].run_id

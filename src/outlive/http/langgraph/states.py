@@ -15,7 +15,9 @@ from langgraph.types import PregelTask, StateSnapshot
 
 from outlive import encoding, errors
 from outlive.agents.langgraph import LangGraphAgent
+from outlive.http.langgraph import frames, shapes
 from outlive.http.langgraph.plane import Plane
+from outlive.store import searching
 from outlive.store.searching import FoundThread
 
 NOTHING: dict[str, Any] = {
@@ -43,9 +45,9 @@ async def agent_of(plane: Plane, found: FoundThread, tenant: str) -> LangGraphAg
     named = found.metadata.get("graph_id")
     if isinstance(named, str) and named in plane.graphs:
         return plane.graphs[named]
-    runs = await plane.outlive.runs(tenant=tenant, thread=found.thread.thread, limit=1)
-    if runs and runs[0].agent in plane.graphs:
-        return plane.graphs[runs[0].agent]
+    for run in await plane.outlive.runs(tenant=tenant, thread=found.thread.thread, limit=50):
+        if run.agent in plane.graphs:  # not one that only changed a state
+            return plane.graphs[run.agent]
     return next(iter(plane.graphs.values())) if len(plane.graphs) == 1 else None
 
 
@@ -75,6 +77,21 @@ async def read(
     if checkpoint_id is not None and snapshot.created_at is None:
         raise errors.NotFound(f"The thread has no checkpoint {checkpoint_id[:100]}.", field="checkpoint_id")
     return state(snapshot, found.thread.thread)
+
+
+async def thread(plane: Plane, tenant: str, name: str) -> dict[str, Any]:
+    """Return the thread of that name as a client sees it."""
+    return await shown(plane, await plane.outlive.store.read(searching.find(tenant, name)), tenant)
+
+
+async def shown(plane: Plane, found: FoundThread, tenant: str) -> dict[str, Any]:
+    """Return a thread with its newest state, and what its newest run failed with."""
+    newest = await read(plane, found, tenant)
+    error = None
+    if found.status is searching.ThreadStatus.ERROR:
+        runs = await plane.outlive.runs(tenant=tenant, thread=found.thread.thread, limit=1)
+        error = frames.failed_with(runs[0].public()["error"], runs[0].state) if runs else None
+    return shapes.thread(found, newest, error)
 
 
 async def history(

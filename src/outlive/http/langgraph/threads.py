@@ -10,10 +10,10 @@ from fastapi import APIRouter, Request, Response
 
 from outlive import errors, seams
 from outlive.http import body
-from outlive.http.langgraph import bodies, extracts, frames, pages, shapes, states, wire
+from outlive.http.langgraph import bodies, changes, extracts, pages, shapes, states, wire
 from outlive.http.langgraph.plane import Plane
 from outlive.store import searching
-from outlive.store.searching import FoundThread, ThreadSearch
+from outlive.store.searching import ThreadSearch
 
 _SCANNED = 1000
 """Threads that a search by their values reads at most, to fill its page."""
@@ -39,36 +39,18 @@ class _Threads:
         self._plane = plane
         self._store = plane.outlive.store
 
-    async def found(self, request: Request, thread_id: str) -> FoundThread:
-        """Return the thread that a path names; raises ``NotFound``, ``InvalidInput``."""
-        name, tenant = wire.thread_name(thread_id), wire.tenant(request)
-        try:
-            return await self._store.read(searching.find(tenant, name))
-        except errors.NotFound:
-            raise errors.NotFound(f"Thread with ID {name} not found.", field="thread_id") from None
-
     async def create(self, request: Request) -> Response:
         """Make a thread; 409 if there is one of that id, unless that is no matter."""
         new = await self._plane.read(request, bodies.NewThread)
         name = wire.thread_name(new.thread_id) if new.thread_id else str(uuid.uuid4())
         tenant = wire.tenant(request)
-        made = await self._store.write(searching.make(seams.new_id(), tenant, name, new.metadata or {}))
+        if new.supersteps:
+            made = await changes.made_of(self._plane, tenant, name, new)
+        else:
+            made = await self._store.write(searching.make(seams.new_id(), tenant, name, new.metadata or {}))
         if not made and new.if_exists == "raise":
             raise errors.Conflict(f"Thread {name} already exists.", field="thread_id")
-        return body.Json(await self._shown(request, await self.found(request, name)))
-
-    async def _shown(self, request: Request, found: FoundThread) -> dict[str, Any]:
-        state = await states.read(self._plane, found, wire.tenant(request))
-        return shapes.thread(found, state, await self._error(request, found))
-
-    async def _error(self, request: Request, found: FoundThread) -> Any:
-        """What a thread's newest run failed with."""
-        if found.status is not searching.ThreadStatus.ERROR:
-            return None
-        runs = await self._plane.outlive.runs(
-            tenant=wire.tenant(request), thread=found.thread.thread, limit=1
-        )
-        return frames.failed_with(runs[0].public()["error"], runs[0].state) if runs else None
+        return body.Json(await states.thread(self._plane, tenant, name))
 
     async def search(self, request: Request) -> Response:
         """Return the threads that match, with their values."""
@@ -92,25 +74,26 @@ class _Threads:
         tenant, query = wire.tenant(request), _query(wanted)
         if not wanted.values:
             found, total = await self._store.read(searching.search(tenant, query))
-            return [await self._shown(request, one) for one in found], pages.headers(
+            return [await states.shown(self._plane, one, tenant) for one in found], pages.headers(
                 wanted.offset, len(found), total
             )
         wide = _query(wanted.model_copy(update={"limit": _SCANNED, "offset": 0}))
         found, _ = await self._store.read(searching.search(tenant, wide))
-        shown = [await self._shown(request, one) for one in found]
+        shown = [await states.shown(self._plane, one, tenant) for one in found]
         matching = [one for one in shown if extracts.holds(one["values"], wanted.values)]
         page = matching[wanted.offset : wanted.offset + wanted.limit]
         return page, pages.headers(wanted.offset, len(page), len(matching))
 
     async def read(self, request: Request, thread_id: str) -> Response:
         """Return a thread."""
-        return body.Json(await self._shown(request, await self.found(request, thread_id)))
+        found = await self._plane.thread(request, thread_id)
+        return body.Json(await states.shown(self._plane, found, wire.tenant(request)))
 
     async def change(self, request: Request, thread_id: str) -> Response:
         """Merge into a thread's metadata."""
         patch = await self._plane.read(request, bodies.ThreadPatch)
         name = wire.thread_name(thread_id)
-        await self.found(request, thread_id)
+        await self._plane.thread(request, thread_id)
         await self._store.write(searching.say(wire.tenant(request), name, patch.metadata or {}))
         if "return=minimal" in request.headers.get("prefer", ""):
             return Response(status_code=204)
@@ -136,7 +119,7 @@ class _Threads:
     async def _state(
         self, request: Request, thread_id: str, checkpoint_id: str | None, namespace: str, *, subgraphs: bool
     ) -> Response:
-        found = await self.found(request, thread_id)
+        found = await self._plane.thread(request, thread_id)
         state = await states.read(
             self._plane,
             found,
@@ -160,7 +143,7 @@ class _Threads:
         )
 
     async def _history(self, request: Request, thread_id: str, wanted: bodies.History) -> Response:
-        found = await self.found(request, thread_id)
+        found = await self._plane.thread(request, thread_id)
         where = wanted.checkpoint or bodies.Checkpoint()
         shown = await states.history(
             self._plane,
