@@ -21,10 +21,14 @@ async def _ran(service: Service) -> Any:
     return thread["thread_id"]
 
 
+async def _state(service: Service, thread: str) -> Any:
+    return await service.sdk.threads.get_state(thread)
+
+
 async def test_a_state_is_written_as_a_nodes_and_where_it_is_is_told(service: Service) -> None:
     thread = await _ran(service)
     written = await service.sdk.threads.update_state(thread, {"steps": ["mine"]}, as_node="charge")
-    state = await service.sdk.threads.get_state(thread)
+    state = await _state(service, thread)
     assert state["values"]["steps"] == ["plan", "charge", "notify", "mine"]
     assert state["next"] == ["notify"]
     assert written["checkpoint"] == state["checkpoint"]
@@ -35,12 +39,12 @@ async def test_a_state_is_written_as_a_nodes_and_where_it_is_is_told(service: Se
 
 async def test_a_state_is_written_behind_an_older_checkpoint_as_a_fork(service: Service) -> None:
     thread = await _ran(service)
-    history = await service.sdk.threads.get_history(thread)
+    history: Any = await service.sdk.threads.get_history(thread)
     planned = next(one for one in history if one["values"].get("steps") == ["plan"])
     await service.sdk.threads.update_state(
         thread, {"steps": ["mine"]}, as_node="charge", checkpoint=planned["checkpoint"]
     )
-    state = await service.sdk.threads.get_state(thread)
+    state = await _state(service, thread)
     assert state["values"]["steps"] == ["plan", "mine"]
     assert state["parent_checkpoint"] == planned["checkpoint"]
 
@@ -59,7 +63,7 @@ async def test_runs_that_only_change_a_state_are_none_of_these_clients(service: 
 
 async def test_a_state_that_a_graph_does_not_take_changes_nothing(service: Service) -> None:
     thread = await _ran(service)
-    before = await service.sdk.threads.get_state(thread)
+    before = await _state(service, thread)
     changes: list[dict[str, Any]] = [
         {"values": {"steps": ["x"]}, "as_node": "nobody"},
         {"values": ["x"], "as_node": "charge"},
@@ -71,7 +75,7 @@ async def test_a_state_that_a_graph_does_not_take_changes_nothing(service: Servi
         assert isinstance(answer.json()["detail"], str)
     unknown = {"values": {}, "checkpoint_id": str(uuid.uuid4())}
     assert (await service.http.post(f"/threads/{thread}/state", json=unknown)).status_code == 404
-    assert await service.sdk.threads.get_state(thread) == before
+    assert await _state(service, thread) == before
 
 
 async def test_the_state_of_a_busy_thread_is_not_written_and_its_run_goes_on(service: Service) -> None:
@@ -107,8 +111,8 @@ async def test_a_copy_has_the_states_and_the_metadata_and_goes_its_own_way(servi
     assert copied["thread_id"] != thread
     assert (copied["metadata"]["owner"], copied["values"]["steps"]) == ("ann", ["plan", "charge", "notify"])
     await service.sdk.runs.wait(copied["thread_id"], "steps", input={})
-    assert len((await service.sdk.threads.get_state(copied["thread_id"]))["values"]["steps"]) == 6
-    assert len((await service.sdk.threads.get_state(thread))["values"]["steps"]) == 3
+    assert len((await _state(service, copied["thread_id"]))["values"]["steps"]) == 6
+    assert len((await _state(service, thread))["values"]["steps"]) == 3
     assert len(await service.sdk.runs.list(copied["thread_id"])) == 1
 
 
@@ -131,7 +135,7 @@ async def test_a_thread_is_made_of_states_and_a_run_goes_on_from_the_last(servic
     ]
     thread = await service.sdk.threads.create(graph_id="steps", supersteps=steps, metadata={"from": "there"})
     assert thread["metadata"] == {"graph_id": "steps", "from": "there"}
-    state = await service.sdk.threads.get_state(thread["thread_id"])
+    state = await _state(service, thread["thread_id"])
     assert (state["values"]["steps"], state["next"]) == (["asked", "planned", "paid"], ["notify"])
     assert len(await service.sdk.threads.get_history(thread["thread_id"])) == 3
     ended: Any = await service.sdk.runs.wait(thread["thread_id"], "steps", input=None)
@@ -159,4 +163,5 @@ async def test_metadata_of_a_state_is_merged_into_its_threads(service: Service) 
     thread = await _ran(service)
     answer = await service.http.patch(f"/threads/{thread}/state", json={"metadata": {"owner": "ann"}})
     assert answer.status_code == 204
-    assert (await service.sdk.threads.get(thread))["metadata"]["owner"] == "ann"
+    shown: Any = await service.sdk.threads.get(thread)
+    assert shown["metadata"]["owner"] == "ann"
