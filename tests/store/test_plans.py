@@ -272,6 +272,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "use_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "thread_metadata": ({"tenant": "tenant-1", "thread": "thread-1"}, {"threads_key"}),
     "say_of_thread": ({"thread_id": "thread-1", "metadata": "{}"}, {"threads"}),
+    "run_metadata": ({"run_id": "run-1000001"}, {"runs"}),
+    "say_of_run": ({"run_id": "run-1000001", "metadata": "{}"}, {"runs"}),
     "found_threads": (
         {
             "tenant": "tenant-1",

@@ -1137,6 +1137,12 @@ SELECT thread_id, metadata FROM threads WHERE tenant = :tenant AND external_id =
 -- name: say_of_thread
 UPDATE threads SET metadata = :metadata, updated_at = {now} WHERE thread_id = :thread_id
 
+-- name: run_metadata
+SELECT metadata FROM runs WHERE run_id = :run_id {lock}
+
+-- name: say_of_run
+UPDATE runs SET metadata = :metadata WHERE run_id = :run_id
+
 -- name: found_threads
 -- A thread's status: busy with a live run, or what its newest end says.  Each filter is left out by null.
 WITH found AS (

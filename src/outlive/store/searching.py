@@ -83,6 +83,20 @@ def say(tenant: str, thread: str, metadata: Mapping[str, Any]) -> Steps[None]:
         yield statement("say_of_thread", thread_id=rows[0]["thread_id"], metadata=canonical(merged))
 
 
+@script()
+def mark(run_id: str, under: str, words: Mapping[str, Any]) -> Steps[None]:
+    """Merge ``words`` into the object ``under`` that name in a run's metadata.
+
+    Neither its executor nor whoever repeats its submit looks at them again.  Raises ``NotFound``.
+    """
+    rows = yield statement("run_metadata", run_id=run_id)
+    if not rows:
+        raise errors.NotFound(run_id=run_id)
+    now = json.loads(rows[0]["metadata"])
+    merged = {**now, under: {**now.get(under, {}), **words}}
+    yield statement("say_of_run", run_id=run_id, metadata=json.dumps(merged))
+
+
 @script(reads=True)
 def find(tenant: str, thread: str) -> Steps[FoundThread]:
     """Return one thread; raises ``NotFound``."""

@@ -15,7 +15,8 @@ from fastapi import Request
 
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
-from outlive.http.langgraph import wire
+from outlive.http.langgraph import shapes, wire
+from outlive.model import Run
 from outlive.runtime import Outlive
 from outlive.store import assistants, searching
 from outlive.store.assistants import Assistant
@@ -92,6 +93,21 @@ class Plane:
             return await self.outlive.store.read(searching.find(wire.tenant(request), name))
         except errors.NotFound:
             raise errors.NotFound(f"Thread with ID {name} not found.", field="thread_id") from None
+
+    async def run(self, request: Request, run_id: str, thread_id: str | None) -> Run:
+        """Return the run of a path; raises ``NotFound`` also if it is on another thread, or set aside."""
+        try:
+            found = await self.outlive.run(wire.run_id(run_id), tenant=wire.tenant(request))
+        except errors.NotFound:
+            raise errors.NotFound("Run not found.", field="run_id") from None
+        elsewhere = thread_id is not None and wire.thread_name(thread_id) != found.thread
+        if elsewhere or not self.shows(found):
+            raise errors.NotFound("Run not found.", field="run_id")
+        return found
+
+    def shows(self, run: Run) -> bool:
+        """Whether these clients know of a run: not of those that change states, nor of one set aside."""
+        return run.agent in self.graphs and shapes.ASIDE not in shapes.kept(run)
 
     async def read(self, request: Any, kind: Any, *, empty: Any = None) -> Any:
         """Read a body; see ``wire.read``."""

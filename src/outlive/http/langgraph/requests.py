@@ -7,6 +7,7 @@ from it too.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -18,12 +19,14 @@ from outlive.http.langgraph.bodies import NewRun
 from outlive.http.langgraph.frames import Wanted
 from outlive.http.langgraph.plane import Plane
 from outlive.model import Submitted
-from outlive.policy import Durability, RunPolicy
+from outlive.policy import Durability, OnBusy, RunPolicy
 from outlive.store import searching
 from outlive.store.assistants import Assistant
 
 ON_TORN, GRACE, KEY = "Outlive-On-Torn", "Outlive-Grace", "Idempotency-Key"
 """What these clients can say only by a header, or by a query parameter of that name in small letters."""
+_ON_TORN: Mapping[str | None, str] = {"interrupt": "restart"}
+"""A message that interrupts is not to wait for what it interrupted."""
 
 
 async def submit(
@@ -47,7 +50,7 @@ async def submit(
     about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
     if thread is not None:
         await _thread(plane, tenant, thread, about, make=new.if_not_exists == "create")
-    return await plane.outlive.submit(
+    made = await plane.outlive.submit(
         agent.name,
         _input(new),
         thread=thread,
@@ -59,6 +62,11 @@ async def submit(
         metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent, modes)},
         viewer=viewer,
     )
+    if made.run.policy.on_busy is OnBusy.ROLLBACK:
+        for displaced in made.displaced:
+            aside = {shapes.ASIDE: shapes.ROLLED_BACK}
+            await plane.outlive.store.write(searching.mark(displaced.run_id, shapes.KEPT_UNDER, aside))
+    return made
 
 
 async def _thread(plane: Plane, tenant: str, thread: str, about: dict[str, str], *, make: bool) -> None:
@@ -87,7 +95,7 @@ def _policy(request: Request, new: NewRun, agent: LangGraphAgent) -> RunPolicy:
     asked: dict[str, Any] = {
         "on_disconnect": new.on_disconnect,
         "on_busy": new.multitask_strategy,
-        "on_torn": said(request, ON_TORN),
+        "on_torn": said(request, ON_TORN) or _ON_TORN.get(new.multitask_strategy),
         "grace": _seconds(said(request, GRACE)),
         "durability": durability,
     }

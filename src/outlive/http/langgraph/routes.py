@@ -10,7 +10,17 @@ from fastapi.middleware.cors import CORSMiddleware
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.http import auth
-from outlive.http.langgraph import assistants, changes, channels, commands, runs, system, threads, wire
+from outlive.http.langgraph import (
+    assistants,
+    changes,
+    channels,
+    commands,
+    runs,
+    stopping,
+    system,
+    threads,
+    wire,
+)
 from outlive.http.langgraph.plane import Plane
 from outlive.runtime import Outlive
 
@@ -51,7 +61,7 @@ def router(
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
-    for part in (assistants, threads, changes, runs, commands, channels):
+    for part in (assistants, threads, changes, stopping, runs, commands, channels):
         part.add(scoped, plane)
     routes.include_router(scoped)
     return routes

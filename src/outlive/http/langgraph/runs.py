@@ -1,4 +1,4 @@
-"""Runs: made, followed, waited for, read, stopped.
+"""Runs: made, followed, waited for, read.
 
 A run that a client makes is never a second one because its connection broke: where to take it up again is
 told with the first byte, and every event says where it stands.
@@ -33,7 +33,6 @@ def add(routes: APIRouter, plane: Plane) -> None:
     """Add the routes; those without a thread give a run a thread of its own."""
     here = _Runs(plane)
     routes.post("/runs/batch")(here.batch)
-    routes.post("/runs/cancel", status_code=204)(here.cancel_many)
     for prefix in ("/threads/{thread_id}/runs", "/runs"):
         routes.post(prefix)(here.create)
         routes.post(f"{prefix}/stream")(here.stream)
@@ -41,7 +40,6 @@ def add(routes: APIRouter, plane: Plane) -> None:
         routes.get(prefix + "/{run_id}/stream")(here.join_stream)
         routes.get(prefix + "/{run_id}/join")(here.join)
         routes.get(prefix + "/{run_id}")(here.read)
-        routes.post(prefix + "/{run_id}/cancel")(here.cancel)
     routes.get("/threads/{thread_id}/runs")(here.index)
 
 
@@ -108,24 +106,9 @@ class _Runs:
 
     # ------------------------------------------------------------ observing
 
-    async def _run(self, request: Request, run_id: str, thread_id: str | None) -> Run:
-        """Return the run of a path; raises ``NotFound`` also if it is on another thread."""
-        try:
-            found = await self._outlive.run(wire.run_id(run_id), tenant=wire.tenant(request))
-        except errors.NotFound:
-            raise errors.NotFound("Run not found.", field="run_id") from None
-        elsewhere = thread_id is not None and wire.thread_name(thread_id) != found.thread
-        if elsewhere or not self._is_shown(found):
-            raise errors.NotFound("Run not found.", field="run_id")
-        return found
-
-    def _is_shown(self, run: Run) -> bool:
-        """Whether these clients know of a run: those that change states are ours alone."""
-        return run.agent in self._plane.graphs
-
     async def read(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
         """Return a run's record."""
-        return body.Json(self._shown(await self._run(request, run_id, thread_id)))
+        return body.Json(self._shown(await self._plane.run(request, run_id, thread_id)))
 
     async def index(self, request: Request, thread_id: str) -> Response:
         """Return a thread's runs, newest first."""
@@ -145,7 +128,7 @@ class _Runs:
         before: str | None = None
         while len(found) < most:
             page = await self._outlive.runs(tenant=tenant, thread=thread, before=before, limit=1000)
-            shown = filter(self._is_shown, page)
+            shown = filter(self._plane.shows, page)
             found += [run for run in shown if status is None or shapes.status(run) == status]
             if len(page) < 1000:
                 break
@@ -154,7 +137,7 @@ class _Runs:
 
     async def join_stream(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
         """Stream a run's events after a cursor, or all of them."""
-        run = await self._run(request, run_id, thread_id)
+        run = await self._plane.run(request, run_id, thread_id)
         after, part = _cursor(request, run)
         await self._outlive.check_kept(run, after)
         return streams.stream(
@@ -169,44 +152,8 @@ class _Runs:
 
     async def join(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
         """Return a run's final values once it has ended."""
-        run = await self._run(request, run_id, thread_id)
+        run = await self._plane.run(request, run_id, thread_id)
         return streams.wait(self._plane, run, wire.who(request), headers={"Location": request.url.path})
-
-    # ------------------------------------------------------------ stopping
-
-    async def cancel(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
-        """Ask a run to stop; with ``wait`` the answer comes once it has."""
-        run = await self._run(request, run_id, thread_id)
-        if run.state.terminal:
-            raise errors.NotFound("The run has ended: there is nothing to cancel.", run_id=run.run_id)
-        await self._outlive.stop(run.run_id, tenant=wire.tenant(request))
-        if not wire.flag(request, "wait"):
-            return Response(status_code=202)
-        await self._outlive.result(run.run_id, tenant=wire.tenant(request))
-        return body.Json({})
-
-    async def cancel_many(self, request: Request) -> Response:
-        """Ask several runs to stop."""
-        wanted = await self._plane.read(request, bodies.CancelMany)
-        by_id = wanted.thread_id is not None and wanted.run_ids is not None
-        if by_id == (wanted.status is not None):
-            raise errors.InvalidInput("Name either a thread and its runs, or a status.", field="body")
-        tenant = wire.tenant(request)
-        if by_id:
-            runs = [await self._run(request, one, wanted.thread_id) for one in wanted.run_ids or ()]
-        else:
-            states = (State.QUEUED, State.RUNNING) if wanted.status == "all" else _STATES[str(wanted.status)]
-            runs = [
-                run
-                for state in states
-                for run in await self._outlive.runs(tenant=tenant, state=state, limit=1000)
-            ]
-        live = [run for run in runs if not run.state.terminal]
-        if not live:
-            raise errors.NotFound("No runs found to cancel.")
-        for run in live:
-            await self._outlive.stop(run.run_id, tenant=tenant)
-        return Response(status_code=204)
 
 
 def _is_fresh(made: Submitted) -> bool:

@@ -14,6 +14,10 @@ from outlive.states import State
 from outlive.store.assistants import Assistant
 from outlive.store.searching import FoundThread
 
+ASIDE = "aside"
+"""Under which name the record of a run says why these clients do not find it any more."""
+DELETED, ROLLED_BACK = "deleted", "rolled_back"
+
 
 def status(run: Run) -> str:
     """Return a run's state in that protocol's words, which tell fewer ends apart."""
