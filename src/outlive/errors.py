@@ -18,6 +18,7 @@
     │   ├── ThreadBusy           the thread has a live run and the policy is reject: 409
     │   ├── ThreadLeft           an earlier run left the thread part-way: 409
     │   │   ├── ThreadTorn       and the policy is to reject what would repeat it
+    │   │   ├── FinishingFailed  and finishing it first failed: the message was not taken
     │   │   └── ThreadWaiting    and it waits for an answer, which this message is not
     │   ├── StateUnreadable      a checkpoint holds what this version of the application does not know: 409
     │   ├── ThreadUnsettled      what the thread's effects came to is open: 409
@@ -169,7 +170,7 @@ class AlreadySettled(Refused):
 
     code = "already_settled"
     status = 409
-    default_hint = "Look at it with: outlive effects show EFFECT"
+    default_hint = "Read the record of the effect: what became of it stands there."
 
 
 class NotApproved(Refused):
@@ -177,7 +178,7 @@ class NotApproved(Refused):
 
     code = "not_approved"
     status = 403
-    default_hint = "Approve it with: outlive effects approve NAME KEY"
+    default_hint = "Somebody must approve it first, by the name and the key of the effect."
 
 
 class ThreadBusy(Refused):
@@ -202,6 +203,14 @@ class ThreadTorn(ThreadLeft):
     code = "thread_torn"
     position = "torn"
     default_hint = "Send the cut message again with its own key, or declare another on_torn for this one."
+
+
+class FinishingFailed(ThreadLeft):
+    """What an earlier run left part-way failed when it was finished first; this message was not taken."""
+
+    code = "finishing_failed"
+    position = "torn"
+    default_hint = "Send the message with on_torn=restart or rollback, or again once what fails is mended."
 
 
 class ThreadWaiting(ThreadLeft):
@@ -344,7 +353,7 @@ class EffectUnknown(OutliveError):
 
     code = "effect_unknown"
     status = 409
-    default_hint = "Ask the provider, then say what happened with: outlive effects settle EFFECT"
+    default_hint = "Ask the provider, then settle the effect by saying what happened."
 
 
 class Misconfigured(OutliveError):

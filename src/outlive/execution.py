@@ -281,7 +281,7 @@ def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
         "code": code,
         "type": kind,
         "message": f"The agent ended with {kind}.",
-        "hint": f"Look the run up with: outlive runs show {run_id} --detail",
+        "hint": f"Whoever runs the service finds the cause under the run {run_id}.",
     }
     if isinstance(failure, errors.StateUnreadable):
         public.update(code=failure.code, message=failure.message, hint=failure.hint)

@@ -149,7 +149,7 @@ def revoke(key_id: str) -> Steps[Key]:
     yield statement("revoke_key", key_id=key_id)
     rows = yield statement("key", key_id=key_id)
     if not rows:
-        raise errors.NotFound(f"There is no key {key_id}.", hint="See: outlive keys list")
+        raise errors.NotFound(f"There is no key {MARK}_{key_id}.", hint="See: outlive keys list")
     return Key.from_row(rows[0])
 
 

@@ -89,9 +89,9 @@ MATRIX = [
     Row(method="POST", path="/threads/{thread:path}/state", body={"values": 1}, own=422),
     Row(method="POST", path="/threads/{thread:path}/copy", body={}, own=201),
     Row(method="DELETE", path="/threads/{thread:path}"),
-    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
-    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
     # Files: of a run that has ended, for before that it has none.
     Row(method="GET", path="/runs/{run_id}/artifacts"),

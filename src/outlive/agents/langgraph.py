@@ -213,7 +213,7 @@ class LangGraphAgent(moments.Remembering):
             case OnTorn.RESUME:
                 yield prelude.note(declared, left)
                 finishing = await first.finishing(left, driven.undeclared)
-                async with aclosing(driven.items(finishing)) as items:
+                async with aclosing(_finishing(driven.items(finishing), left)) as items:
                     async for item in items:
                         if not isinstance(item, agents.Outcome):
                             yield item
@@ -231,6 +231,20 @@ class LangGraphAgent(moments.Remembering):
             case _ as unknown:
                 assert_never(unknown)
         failpoints.reach("prelude.over")
+
+
+async def _finishing(
+    items: AsyncGenerator[agents.Yielded, None], left: prelude.Left
+) -> AsyncGenerator[agents.Yielded, None]:
+    """Tell a failure of what was begun earlier from one of the message, which was not taken then."""
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield item
+        except errors.OutliveError:
+            raise
+        except Exception as failure:
+            raise errors.FinishingFailed(run_id=left.chain) from failure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

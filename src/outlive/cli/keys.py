@@ -71,6 +71,9 @@ def list_(
     if as_json:
         typer.echo(json.dumps([key.public() for key in found]))
         return
+    if not found:
+        typer.echo(f"No keys{options.of_tenant(tenant) if tenant else ''}.", err=True)
+        return
     table = Table(Column("key", no_wrap=True), "tenant", "name", "scopes", "made", "used", "ends", box=None)
     for key in found:
         shown = (f"{keys.MARK}_{key.key_id}", key.tenant, key.name, " ".join(sorted(key.scopes)))

@@ -23,6 +23,10 @@ def load(target: str, preset: str | None) -> list[Agent]:
     found = _found(target)
     several = isinstance(found, Iterable) and not isinstance(found, str) and not hasattr(found, "stream")
     items = list(found) if several else [found]
+    if not items:
+        raise errors.Misconfigured(
+            f"{target} is an empty list: there is nothing to serve.", hint="Put agents into it."
+        )
     if preset is not None and all(_is_agent(item) for item in items):
         raise errors.Misconfigured(
             f"{target} declares a policy of its own.", hint="Leave --policy out, or change the agent."
@@ -68,6 +72,11 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
+        if missing.name is None or not (name == missing.name or name.startswith(f"{missing.name}.")):
+            raise errors.Misconfigured(
+                f"{name} cannot be imported: it needs {missing.name!r}, which is not installed.",
+                hint="Install it into this environment.",
+            ) from missing
         raise errors.Misconfigured(
             f"There is no module {missing.name!r}.", hint="Run the command where the module can be imported."
         ) from missing

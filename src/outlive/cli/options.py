@@ -111,3 +111,10 @@ def _metavar(annotation: Any) -> str:
     words = {int: "INTEGER", float: "SECONDS"}
     inner = {annotation, *get_args(annotation)}
     return next((word for kind, word in words.items() if kind in inner), "TEXT")
+
+
+def of_tenant(tenant: str | None) -> str:
+    """Say for an empty list whose things were looked for: of another tenant there may be some."""
+    return (
+        f" of the tenant {tenant!r}" if tenant else " of the tenant that has no name (--tenant names another)"
+    )

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from outlive import commands, errors, runtime, signals, subscription
+from outlive import commands, errors, runtime, settings, signals, subscription
 from outlive.agents import Registry
 from outlive.cli import options
 from outlive.effects.desk import Desk
@@ -65,6 +65,9 @@ def list_(
     if as_json:
         typer.echo(json.dumps([run.public() for run in found]))
         return
+    if not found:
+        typer.echo(f"No runs{options.of_tenant(tenant)}.", err=True)
+        return
     names = ("thread", "agent", "state", "reason", "epoch", "events", "created")
     table = Table(Column("run", no_wrap=True, min_width=32), *names, box=None)
     for run in found:
@@ -102,7 +105,7 @@ def show(
         return
     table = Table(show_header=False)
     for name, value in shown.items():
-        table.add_row(name, Text(value if isinstance(value, str) else json.dumps(value)))
+        table.add_row(name, Text(value if isinstance(value, str) else _cell(name, value)))
     Console().print(table)
     if detail and run.error_detail:
         typer.echo(run.error_detail)  # as it is: a table would wrap it and cut its paths
@@ -159,6 +162,12 @@ def stop(
     typer.echo(json.dumps(answer) if as_json else f"{answer['outcome']}: {run_id} is {answer['state']}")
 
 
+def _cell(name: str, value: Any) -> str:
+    """A time as people read one, UTC; anything else as JSON."""
+    is_time = (name.endswith("_at") or name == "not_before") and isinstance(value, int | float)
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value)) if is_time else json.dumps(value)
+
+
 def _short(run: Run) -> str:
     """A thread that exists for one run only says nothing."""
     return "" if run.thread == run.run_id else run.thread
@@ -194,7 +203,8 @@ def with_store(database: str, use: Callable[[Store], Awaitable[T]]) -> T:
 async def _open(database: str) -> AsyncIterator[Store]:
     if database.startswith("sqlite:") and not runtime.exists(database):
         raise errors.Misconfigured(
-            "There is no database there.", hint="Check --database, or start a server that makes one."
+            f"There is no database at {settings.masked(database)}.",
+            hint="Check --database, OUTLIVE_DATABASE and outlive.toml, or start a server that makes one.",
         )
     store = runtime.open_store(database, None, signals.Signals())
     await store.open()

@@ -25,10 +25,18 @@ def show(loaded: settings.Loaded, *, as_json: options.Json = False) -> None:
     for name in loaded.ignored:
         typer.echo(f"outlive: {name} looks like a setting and is none; it is ignored.", err=True)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(one) for one in shown]))
+        typed = loaded.settings.model_dump(mode="json")
+        plain = [dataclasses.asdict(one) for one in shown]
+        typer.echo(
+            json.dumps([one if _is_masked(one) else one | {"value": typed[one["name"]]} for one in plain])
+        )
         return
     table = Table(Column("setting", no_wrap=True), "value", Column("from", no_wrap=True), box=None)
     for one in shown:
         style = "dim" if one.origin == "default" else "bold"
         table.add_row(one.name, Text(one.value), Text(one.origin, style))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _is_masked(shown: dict[str, str]) -> bool:
+    return settings.MASK in shown["value"]

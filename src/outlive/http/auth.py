@@ -135,7 +135,7 @@ class _Known:
             raise errors.Unauthenticated("This is no key of this service.")
         if not key.holds or _over(key.expires_at):  # what was found a moment ago may have expired since
             ended = "was revoked" if key.revoked_at is not None else "has expired"
-            raise errors.Unauthenticated(f"The key {key.key_id} {ended}.")
+            raise errors.Unauthenticated(f"The key {keys.MARK}_{key.key_id} {ended}.")
         return key
 
     async def holds(self, text: str) -> bool:

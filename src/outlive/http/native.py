@@ -263,26 +263,46 @@ class _Native:
         if _named_events(request):
             return await threads.Routes(self.outlive).read(request, f"{thread}/events")
         _only_one(request, streaming.CURSOR)
-        tenant = _tenant(request)
-        found = await self.outlive.thread(thread, tenant=tenant)
         cursor, place = (last_event_id, streaming.CURSOR) if last_event_id else (after, "after")
+        streams = _wants_events(request, default=True)
+        try:
+            found = await self.outlive.thread(thread, tenant=_tenant(request))
+        except errors.NotFound:
+            if not streams or cursor is not None:
+                raise
+            return self._coming(request, thread)
         position = 0 if cursor is None else streaming.thread_position(found, cursor, place)
-        if not _wants_events(request, default=True):
+        if not streams:
             page = await self.outlive.thread_events(found, after=position, limit=limit)
             shown = [streaming.thread_shown(event, found.thread_id) for event in page]
             more = bool(page) and page[-1].thread_seq < found.last_seq
             return body.Json({"thread": found.thread, "events": shown, "more": more})
         await self.outlive.check_thread_kept(found, position)
-        where = request.url.path
         return streaming.thread_stream(
             self.outlive,
             found,
             after=position,
             rotate=self.rotate,
             heartbeat=self.heartbeat,
-            headers={"Location": where, "Content-Location": where.removesuffix("/events")},
+            headers=_where(request),
             principal=_who(request),
         )
+
+    def _coming(self, request: Request, thread: str) -> Response:
+        """A client may follow a thread before it sends the first message there."""
+        return streaming.coming_thread_stream(
+            self.outlive,
+            thread,
+            rotate=self.rotate,
+            heartbeat=self.heartbeat,
+            headers=_where(request),
+            principal=_who(request),
+        )
+
+
+def _where(request: Request) -> dict[str, str]:
+    path = request.url.path
+    return {"Location": path, "Content-Location": path.removesuffix("/events")}
 
 
 def _named_events(request: Request) -> bool:

@@ -17,6 +17,7 @@ from outlive.http import auth, sse
 from outlive.model import Event, EventKind, Run, Submitted, Thread
 from outlive.principal import NOBODY, Principal
 from outlive.runtime import Outlive
+from outlive.store import wakeup
 
 ROTATE_SECONDS = 55.0
 HEARTBEAT_SECONDS = 15.0
@@ -84,6 +85,45 @@ def thread_stream(
     frames = _thread_frames(outlive, present, thread.thread_id)
     told = headers or {}
     return opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
+
+
+def coming_thread_stream(
+    outlive: Outlive,
+    name: str,
+    *,
+    rotate: float | None = ROTATE_SECONDS,
+    heartbeat: float | None = HEARTBEAT_SECONDS,
+    headers: Mapping[str, str] | None = None,
+    principal: Principal = NOBODY,
+) -> sse.EventStream:
+    """Return a stream of a thread that is not there yet, which begins with the thread's first run.
+
+    One of somebody else is not there for this ``principal`` either.  The rest is as in ``thread_stream``.
+    """
+    present = presence.Viewer(name=seams.new_id(), run_id="", seen=0)
+    frames = _coming_frames(outlive, present, name, principal.tenant)
+    told = headers or {}
+    return opened(outlive, present, frames, principal, rotate=rotate, heartbeat=heartbeat, headers=told)
+
+
+async def _coming_frames(
+    outlive: Outlive, present: presence.Viewer, name: str, tenant: str
+) -> AsyncGenerator[bytes, None]:
+    present.thread_id = (await _arrival(outlive, name, tenant)).thread_id
+    async with aclosing(_thread_frames(outlive, present, present.thread_id)) as frames:
+        async for piece in frames:
+            yield piece
+
+
+async def _arrival(outlive: Outlive, name: str, tenant: str) -> Thread:
+    """Wait for a thread.  Whoever makes it may hint at its first run; else it is looked for at each poll."""
+    with outlive.store.hub.watch(wakeup.QUEUE) as waiter:
+        while True:
+            waiter.clear()
+            try:
+                return await outlive.thread(name, tenant=tenant)
+            except errors.NotFound:
+                await waiter.wait()
 
 
 def opened(
