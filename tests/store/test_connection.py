@@ -153,3 +153,17 @@ async def test_the_connection_used_last_is_lent_first_and_whoever_waits_gets_the
         assert pool.whole
     finally:
         await pool.close()
+
+
+async def test_a_connection_closed_under_a_statement_leaves_no_watch_on_its_sockets_number(
+    empty_dsn: str,
+) -> None:
+    connection = await postgres.connect(empty_dsn)
+    number = connection.pgconn.socket
+    waiting = asyncio.create_task(connection.fetch("SELECT pg_sleep(3600)", {}))
+    await asyncio.sleep(0)
+    assert not connection.free
+    await connection.close()
+    assert not asyncio.get_running_loop().remove_reader(number)
+    with pytest.raises(psycopg.OperationalError, match="closed before"):
+        await asyncio.wait_for(waiting, WITHIN)

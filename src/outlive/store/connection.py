@@ -264,6 +264,14 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
 
     # ------------------------------------------------------------ giving up
 
+    async def close(self) -> None:
+        """Close; whoever waits for a statement still under way is told that its outcome is not known."""
+        if not self.free and self._hanging_up is None:
+            # Before the socket is closed: the loop would go on watching its number, which is soon another
+            # connection's, and that one would then seem to be lost.
+            self._end(psycopg.OperationalError("the connection was closed before the server answered"))
+        await super().close()
+
     def _late(self) -> None:
         if not self._answer.done():
             self._answer.set_exception(TimeoutError("the database did not answer"))
