@@ -191,6 +191,33 @@ async def test_resume_finishes_what_was_begun_and_then_takes_the_message(databas
     assert run.position is Position.CLEAN
 
 
+async def test_a_message_behind_what_fails_again_says_so_and_another_way_is_open(database: str) -> None:
+    healthy = asyncio.Event()
+
+    async def notify(state: bench.Steps) -> dict[str, list[str]]:
+        if not healthy.is_set():
+            raise ValueError("no")
+        return {"steps": ["notify"]}
+
+    trace = bench.Trace()
+    builder = bench.chain(trace, "plan")
+    builder.add_node("notify", notify)
+    builder.add_edge("plan", "notify")
+    async with serving(database, builder.compile(), "resume") as service:
+        threads = Threads(service)
+        first = await threads.sent()
+        assert first.public()["error"]["code"] == "agent_error"
+        for _ in range(2):
+            again = await threads.sent(ASKED)
+            failure = again.public()["error"]
+            assert (failure["code"], failure["run_id"]) == ("finishing_failed", first.run_id)
+            assert "rollback" in failure["hint"]
+        healthy.set()
+        rules = service.registry["graph"].policy.but(on_torn="rollback")
+        taken = await threads.sent(ASKED, policy=rules)
+    assert taken.public()["output"] == {"steps": ["asked", "plan", "notify"]}
+
+
 async def test_resume_behind_a_nodes_update_repeats_nothing_although_nothing_was_next(
     on: bench.Bench,
 ) -> None:

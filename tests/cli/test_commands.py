@@ -281,7 +281,7 @@ def test_a_database_that_cannot_be_is_refused(
 
 
 def test_looking_at_a_database_that_is_not_there_makes_none(here: Here, sqlite_path: pathlib.Path) -> None:
-    assert "no database there" in one_line(here("runs", "list", "-d", f"sqlite:///{sqlite_path}"), 2)
+    assert "There is no database at" in one_line(here("runs", "list", "-d", f"sqlite:///{sqlite_path}"), 2)
     assert not sqlite_path.exists()
 
 

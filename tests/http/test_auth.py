@@ -74,7 +74,7 @@ async def test_revoking_a_key_ends_its_streams_and_no_others_and_stops_nothing(d
             assert await last_words(ended) == ["retry: 250"]
             refused = await one.get(f"/runs/{run}/events", headers=STREAM)
             assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
-            assert f"The key {first.key_id} was revoked." in refused.json()["title"]
+            assert f"The key olv_{first.key_id} was revoked." in refused.json()["title"]
             record = (await other.get(f"/runs/{run}")).json()
             assert (record["state"], record["stop_requested"]) == ("running", False)
             keyed.gate.set()

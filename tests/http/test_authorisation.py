@@ -28,7 +28,8 @@ class Row:
     """One way to use a route.
 
     ``ended``: the run in its path is one that has ended.  ``own``: what the owner is answered; a stranger
-    gets 404, or what ``foreign`` says.  ``public``: anybody may ask, and gets what ``own`` says.
+    gets 404, or what ``foreign`` says; ``waits``: a stream that waits
+    for one of their own.  ``public``: anybody may ask, and gets what ``own`` says.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Row:
     body: Any = None
     query: str = ""
     ended: bool = False
+    waits: bool = False
 
     def __str__(self) -> str:
         words = " ".join(f"{name}:{text}" for name, text in self.headers.items())
@@ -89,9 +91,9 @@ MATRIX = [
     Row(method="POST", path="/threads/{thread:path}/state", body={"values": 1}, own=422),
     Row(method="POST", path="/threads/{thread:path}/copy", body={}, own=201),
     Row(method="DELETE", path="/threads/{thread:path}"),
-    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200, waits=True),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
-    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200),
+    Row(method="GET", path="/threads/{thread:path}/events", headers=STREAM, foreign=200, waits=True),
     Row(method="GET", path="/threads/{thread:path}/events", headers=PAGE),
     # Files: of a run that has ended, for before that it has none.
     Row(method="GET", path="/runs/{run_id}/artifacts"),
@@ -225,6 +227,13 @@ async def test_S22_a_stranger_is_answered_as_if_it_had_never_been(keyed: Keyed, 
     key, named = mine
     stranger = await keyed.key(f"stranger-{seams.new_id()}")
     async with keyed.client(stranger.text) as other:
+        if row.waits:
+            for name in (named.thread, Named().thread):
+                where = row.path.replace("{thread:path}", name)
+                async with other.stream(row.method, where, headers=row.headers) as waiting:
+                    assert waiting.status_code == row.foreign
+                    assert await anext(waiting.aiter_lines()) == ":"
+            return
         foreign = await asked(other, row, named)
         assert foreign[0] == row.foreign, foreign[1]
         assert row.foreign == 404 or not {"RUN", "ENDED", "EFFECT"} & set(re.findall("[A-Z]+", foreign[1]))

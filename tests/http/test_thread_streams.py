@@ -124,6 +124,20 @@ async def test_a_thread_whose_name_looks_like_its_stream_is_read_by_its_name(ser
     refused(await service.http.get("/threads/a/events"), 404, "not_found", "thread")
 
 
+async def test_a_thread_is_followed_from_before_its_first_message(service: Service) -> None:
+    async with service.stream("/threads/new/events") as (_, events):
+        first = asyncio.create_task(anext(events))
+        await service.ended("count", 1, thread="new")
+        seen = [await asyncio.wait_for(first, native_service.WITHIN)]
+        async for event in events:
+            seen.append(event)
+            if event.event == "end":
+                break
+    assert [event.event for event in seen] == ["attempt", "chunk", "end"]
+    watched = (await service.http.get("/threads/new")).json()
+    assert watched["thread"] == "new"
+
+
 @contextlib.asynccontextmanager
 async def watching(service: Service, thread: str) -> AsyncIterator[Any]:
     async with service.stream(f"/threads/{thread}/events") as (_, events):

@@ -268,7 +268,7 @@ class _Native:
         try:
             found = await self.outlive.thread(thread, tenant=_tenant(request))
         except errors.NotFound:
-            if not streams or cursor is not None:
+            if cursor is not None or not _wants_events(request):  # only who asks for a stream waits for one
                 raise
             return self._coming(request, thread)
         position = 0 if cursor is None else streaming.thread_position(found, cursor, place)
