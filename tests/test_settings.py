@@ -46,10 +46,10 @@ def test_a_flag_comes_before_the_environment_before_the_file_before_the_default(
     monkeypatch.setenv("OUTLIVE_SLOTS", "2")
     monkeypatch.setenv("OUTLIVE_PORT", "1002")
     found = shown(here("settings", "--slots", "3", "--json"))
-    assert found["slots"] == ("3", "--slots")
-    assert found["port"] == ("1002", "OUTLIVE_PORT")
+    assert found["slots"] == (3, "--slots")
+    assert found["port"] == (1002, "OUTLIVE_PORT")
     assert found["host"] == ("::1", "file outlive.toml")
-    assert found["drain"] == ("10", "default")
+    assert found["drain"] == (10.0, "default")
     assert list(found) == list(settings.Settings.model_fields)
 
 
@@ -58,9 +58,9 @@ def test_the_file_is_named_by_flag_or_variable_and_must_then_be_there(
 ) -> None:
     other = tmp_path / "other.toml"
     other.write_text("slots = 7\n")
-    assert shown(here("settings", "--config", str(other), "--json"))["slots"] == ("7", f"file {other}")
+    assert shown(here("settings", "--config", str(other), "--json"))["slots"] == (7, f"file {other}")
     monkeypatch.setenv("OUTLIVE_CONFIG", str(other))
-    assert shown(here("settings", "--json"))["slots"] == ("7", f"file {other}")
+    assert shown(here("settings", "--json"))["slots"] == (7, f"file {other}")
     missing = here("settings", "--config", "nowhere.toml")
     assert missing.code == 2
     assert "nowhere.toml cannot be read" in missing.err
