@@ -18,6 +18,7 @@ from typing import Any, assert_never
 from outlive import agents, artifacts, encoding, errors, failpoints, patience, recorder, seams, signals
 from outlive.agents.positions import Positions
 from outlive.effects import attempt as effects
+from outlive.executor import Threads
 from outlive.lease import Halt, Held, Keeper
 from outlive.model import NewEvent, Run, Verdict
 from outlive.recorder import Recorder
@@ -48,8 +49,8 @@ class Attempt:
 
     ``linking``: perhaps the record links its files.
     ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``over_at``: when it ended,
-    by the process's clock.  ``leaked`` holds an agent
-    that would not return.
+    by the process's clock.  ``leaked`` holds an agent that would not return, or the wait for a thread of its
+    that would not.
     """
 
     run: Run
@@ -64,7 +65,8 @@ class Attempt:
     linking: bool = False
     cut: bool = False
     over_at: float = 0.0
-    leaked: asyncio.Task[agents.Outcome | None] | None = None
+    threads: Threads = field(default_factory=Threads)
+    leaked: asyncio.Task[Any] | None = None
 
     def __post_init__(self) -> None:
         self.patience = patience.Patience(self.run.policy)
@@ -117,6 +119,7 @@ async def drive(attempt: Attempt) -> None:
 async def _consume(attempt: Attempt) -> agents.Outcome | None:
     """Read the agent to its end; None if it was cut short but returned by itself."""
     effects.CURRENT.set(attempt.ledger)  # this task is the agent's alone
+    attempt.threads.begin()
     if attempt.files is not None:
         artifacts.CURRENT.set(attempt.files)
         await attempt.files.begin()
@@ -124,10 +127,10 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
     try:
         async with aclosing(attempt.agent.stream(attempt.context)) as items:
             async for item in items:
+                if isinstance(item, agents.Drained):
+                    return None
                 if attempt.cut:  # never before the one cancel: a second one would tear the clean-up
                     _cleanup_failed(attempt, "The agent yielded after it was cancelled.", "YieldAfterCancel")
-                    return None
-                if isinstance(item, agents.Drained):
                     return None
                 if isinstance(item, agents.Outcome):
                     outcome = item
@@ -204,13 +207,18 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
         if attempt.agent.drains:
             attempt.context.draining.set()
             await asyncio.wait({work}, timeout=attempt.around.drain)
+    give_up = asyncio.get_running_loop().time() + patience
     if not work.done():
         attempt.cut = True
         attempt.ledger.cut()
+        if attempt.agent.drains:  # what a thread of its drives cannot be cut, but goes no further
+            attempt.context.draining.set()
         work.cancel()
         await asyncio.wait({work}, timeout=patience)
-    if not work.done():
-        attempt.leaked = work
+    attempt.leaked = work if not work.done() else None
+    if work.done() and (attempt.cut or work.cancelled() or work.exception()):  # threads are not cut with it
+        attempt.leaked = await attempt.threads.outlasting(give_up)
+    if attempt.leaked is not None:
         attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
     if attempt.ledger.used and attempt.held.halt is not Halt.LOST:
         # Also for what a thread still does: it cannot be cut, and what it did is to be told.

@@ -20,6 +20,7 @@ from outlive import (
     disconnect,
     errors,
     execution,
+    executor,
     large,
     lease,
     notifications,
@@ -141,6 +142,7 @@ class Outlive(threads.Threads):
         await self._bind_agents()
         await self._keeper.start()
         if self.slots:
+            executor.watch()
             await self._worker.begin()
 
     async def _bind_agents(self) -> None:

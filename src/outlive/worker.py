@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from outlive import agents, execution, failpoints, lease, signals
 from outlive.model import Offer, Run
@@ -34,7 +35,7 @@ class Worker:
         self._around = around
         self._reserved: set[str] = set()
         self._driving: dict[asyncio.Task[None], Run] = {}
-        self._leaked: dict[asyncio.Task[agents.Outcome | None], None] = {}  # in order, to be repeatable
+        self._leaked: dict[asyncio.Task[Any], None] = {}  # in order, to be repeatable
         self._closing = False
         self._claiming: asyncio.Task[None] | None = None
 
@@ -107,7 +108,7 @@ class Worker:
             )
         self._freed()
 
-    def _returned(self, task: asyncio.Task[agents.Outcome | None]) -> None:
+    def _returned(self, task: asyncio.Task[Any]) -> None:
         self._leaked.pop(task, None)
         if not task.cancelled():
             task.exception()  # its run has ended long ago; reading it keeps the loop from complaining

@@ -1,0 +1,81 @@
+"""Which threads an agent's code still runs in: they cannot be cut, so that whoever ends an attempt waits.
+
+Decides what counts: calls that the attempt's own tasks gave to the loop's default executor, as LangGraph does
+with a synchronous node, LangChain with a synchronous tool, and ``asyncio.to_thread`` with anything.  Does not
+decide for how long anybody waits, nor what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """The calls of one attempt that have not returned."""
+
+    def __init__(self) -> None:
+        self._calls: set[Future[Any]] = set()
+
+    def begin(self) -> None:
+        """Count what this task, and what it starts, calls from now on."""
+        CURRENT.set(self)
+
+    def add(self, call: Future[Any]) -> None:
+        """Know of a call until it returns."""
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def outlasting(self, give_up: float) -> asyncio.Task[None] | None:
+        """Wait until every call has returned; return the waiting if it lasts longer than until ``give_up``.
+
+        What a thread does is the run's: until it returns, the run has not stopped.
+        """
+        if not self._running():
+            return None
+        loop = asyncio.get_running_loop()
+        returning = loop.create_task(self._returned())
+        await asyncio.wait({returning}, timeout=max(0.0, give_up - loop.time()))
+        return None if returning.done() else returning
+
+    def _running(self) -> list[Future[Any]]:
+        return [call for call in tuple(self._calls) if not call.done()]
+
+    async def _returned(self) -> None:
+        loop = asyncio.get_running_loop()
+        while waiting := self._running():
+            over = asyncio.Event()
+
+            def tell(_: Future[Any], over: asyncio.Event = over) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                    loop.call_soon_threadsafe(over.set)
+
+            waiting[0].add_done_callback(tell)
+            await over.wait()
+
+
+CURRENT: ContextVar[Threads | None] = ContextVar("outlive_threads", default=None)
+"""Set in the agent's own task, and so in all that it starts."""
+
+
+class Executor(ThreadPoolExecutor):
+    """A default executor that says which attempt a call belongs to."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Like its base, in the context of whoever submits."""
+        call = super().submit(fn, *args, **kwargs)
+        if (threads := CURRENT.get()) is not None:
+            threads.add(call)
+        return call
+
+
+def watch() -> None:
+    """Make the running loop's default executor one that tells; an application's own may replace it."""
+    asyncio.get_running_loop().set_default_executor(Executor(thread_name_prefix="outlive-agent"))
