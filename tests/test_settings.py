@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return support.Here(monkeypatch, capsys)
 
 
-def shown(done: support.Done) -> dict[str, tuple[str, str]]:
+def shown(done: support.Done) -> dict[str, tuple[Any, str]]:
     """What the command printed for programs: value and origin by name."""
     assert done.code == 0, done
     return {one["name"]: (one["value"], one["origin"]) for one in json.loads(done.out)}

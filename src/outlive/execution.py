@@ -7,10 +7,8 @@ records, cannot be stopped by the same means, and does so once, shielded, with a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import traceback
-from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -111,9 +109,9 @@ async def drive(attempt: Attempt) -> None:
         attempt.held.end(Halt.SHUTDOWN)
         raise
     finally:
-        await _sheltered(_conclude(attempt, work, writing))
+        await patience.sheltered(_conclude(attempt, work, writing))
         if attempt.files is not None and not attempt.linking:
-            await _sheltered(attempt.files.dropped())
+            await patience.sheltered(attempt.files.dropped())
 
 
 async def _consume(attempt: Attempt) -> agents.Outcome | None:
@@ -394,12 +392,3 @@ def _refused(attempt: Attempt, write: signals.Write) -> None:
     attempt.around.happenings.emit(
         signals.StaleWriteRefused(run_id=claim.run_id, epoch=claim.epoch, write=write)
     )
-
-
-async def _sheltered(work: Coroutine[object, object, None]) -> None:
-    """Await ``work`` to its end although this task is being cancelled; its own time-outs bound it."""
-    task = asyncio.get_running_loop().create_task(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
-    task.result()

@@ -8,6 +8,8 @@ lease's to end, not ours.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
 
 from outlive.policy import RunPolicy
 
@@ -59,3 +61,12 @@ class Patience:
             told = f"The agent said nothing for {self._quietest:g} s."
             ends.append((since + self._quietest, "silence_timeout", told))
         return ends
+
+
+async def sheltered(work: Coroutine[object, object, None]) -> None:
+    """Await ``work`` to its end although this task is being cancelled; its own time-outs bound it."""
+    task = asyncio.get_running_loop().create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()
