@@ -1,4 +1,4 @@
-"""Deletes threads: their runs, events, checkpoints, large bodies and files.
+"""Deletes threads, by a word or when their time has passed: their runs, events, checkpoints, bodies, files.
 
 Decides the order, and who goes on where somebody was cut off in the middle: any process, within a minute.
 From when on nothing can be written any more is in ``store.deleting``.
@@ -71,7 +71,10 @@ class Deletion:
 
         Once this has begun to take effect it is not undone by a cancellation or a crash.
         """
-        buried = await self._store.write(deleting.bury(thread_id, force=force))
+        return await self._over(thread, await self._store.write(deleting.bury(thread_id, force=force)))
+
+    async def _over(self, thread: str, buried: deleting.Buried) -> Deleted:
+        thread_id = buried.thread_id
         runs = (wakeup.run_topic(run_id) for run_id in buried.stopped)
         self._store.announce(wakeup.STOP, wakeup.QUEUE, *runs, wakeup.thread_topic(thread_id))
         return Deleted(
@@ -115,6 +118,7 @@ class Deletion:
         while True:
             try:
                 await self.clear_once()
+                await self.delete_passed()
             except Exception as failure:  # one thread that cannot be cleared must not end the look-out
                 self._signals.emit(signals.BackgroundFailed(duty="deletion", error=repr(failure)))
             await asyncio.sleep(EVERY)
@@ -125,3 +129,21 @@ class Deletion:
         for thread_id in found:
             await self._cleared(thread_id)
         return len(found)
+
+    async def delete_passed(self) -> int:
+        """Delete every thread whose time has passed; returns how many.
+
+        One of which the outcome of an effect is open stays, and is looked at again.
+        """
+        deleted, after = 0, ""
+        while found := await self._store.read(deleting.passed(after, THREADS)):
+            for thread_id, thread in found:
+                try:
+                    buried = await self._store.write(deleting.bury_passed(thread_id))
+                except errors.ThreadUnsettled:
+                    continue
+                if buried is not None:
+                    await self._over(thread, buried)
+                    deleted += 1
+            after = found[-1][0]
+        return deleted

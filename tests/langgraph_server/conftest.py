@@ -42,15 +42,17 @@ async def _tenant(request: Request) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(database: str) -> AsyncIterator[tuple[outlive.Outlive, str]]:
+async def serving(
+    database: str, *, kept: float = routes.KEPT_SECONDS, webhooks: outlive.Webhooks | None = None
+) -> AsyncIterator[tuple[outlive.Outlive, str]]:
     """The graphs behind a real server; its end leaves no viewer and no run behind."""
     agents = [
         LangGraphAgent("chat", graphs.chat(), policy=POLICY),
         LangGraphAgent("steps", graphs.steps(), policy=POLICY),
     ]
-    served = outlive.Outlive(database, agents)
+    served = outlive.Outlive(database, agents, webhooks=webhooks)
     app = fastapi.FastAPI()
-    app.include_router(routes.router(served, principal=_tenant))
+    app.include_router(routes.router(served, principal=_tenant, kept=kept))
     async with served, listening(app) as port:
         yield served, f"http://127.0.0.1:{port}"
         for gate in graphs.gates.values():

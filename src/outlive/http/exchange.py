@@ -52,7 +52,8 @@ class Options:
     first_frame_timeout: float | None
     rotate_after: float | None
     close_timeout: float
-    hint: bytes
+    beat: bytes
+    hint: bytes | None
     on_close: Callable[[Close], Awaitable[None]] | None
     error_frame: Callable[[Exception], bytes]
 
@@ -68,8 +69,9 @@ class _Over(Exception):
 class Wire:
     """The sending side: one message at a time, and the start of the response before the first of them."""
 
-    def __init__(self, send: Send, start: Message, timeout: float | None) -> None:
+    def __init__(self, send: Send, start: Message, timeout: float | None, beat: bytes) -> None:
         self.send = send
+        self.heartbeat = beat
         self.start = start
         self.timeout = timeout
         self.opened = asyncio.Event()
@@ -88,7 +90,7 @@ class Wire:
         """Write a heartbeat, unless something was written while we waited for our turn."""
         async with self.lock:
             if not self.over and self.quiet() >= interval:
-                await self._put(frames.HEARTBEAT, more=True)
+                await self._put(self.heartbeat, more=True)
 
     async def finish(self, body: bytes) -> None:
         """The last words, for a client that takes them at once."""

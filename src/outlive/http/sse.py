@@ -7,6 +7,7 @@ Decides: what an application hands over, and what it is told. Does not decide: t
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from typing import ClassVar
 
 from starlette.background import BackgroundTask
 from starlette.responses import Response
@@ -37,6 +38,10 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    beat: ClassVar[bytes] = frames.HEARTBEAT
+    """What is sent so that the connection does not fall silent."""
+    hinted: ClassVar[bool] = True
+    """Whether a stream that is rotated or shut down ends with a hint; else its body gets no end."""
 
     def __init__(
         self,
@@ -80,7 +85,8 @@ class EventStream(Response):
             first_frame_timeout=first_frame_timeout,
             rotate_after=rotate_after,
             close_timeout=close_timeout,
-            hint=frames.retry_hint(retry_ms),
+            beat=self.beat,
+            hint=frames.retry_hint(retry_ms) if self.hinted else None,
             on_close=on_close,
             error_frame=error_frame,
         )
@@ -99,7 +105,7 @@ class EventStream(Response):
             raise TypeError(f"an EventStream answers HTTP, not {scope['type']}")
         with self.shutdown.future() as stopped:
             start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            wire = exchange.Wire(send, start, self.options.send_timeout)
+            wire = exchange.Wire(send, start, self.options.send_timeout, self.beat)
             one = exchange.Exchange(self.source, self.options, receive, wire, stopped)
             cause = await one.answer(scope["method"])
         if cause is Close.COMPLETE and self.background is not None:

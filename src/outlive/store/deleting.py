@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from outlive import errors
 from outlive.ledger import Effect
-from outlive.model import Verdict
+from outlive.model import Verdict, millis
 from outlive.states import Reason, State
 from outlive.store import steps
 from outlive.store.script import Steps, script, statement
@@ -43,6 +43,19 @@ def bury(thread_id: str, *, force: bool) -> Steps[Buried]:
     effect is open, or one has yet to be released or undone, unless ``force``.
     """
     yield statement("lock_thread", thread_id=thread_id)
+    return (yield from _bury(thread_id, force=force))
+
+
+@script()
+def bury_passed(thread_id: str) -> Steps[Buried | None]:
+    """Do the same with a thread whose time has passed; None if something has happened on it meanwhile."""
+    yield statement("lock_thread", thread_id=thread_id)
+    if not (yield statement("has_passed", thread_id=thread_id)):
+        return None
+    return (yield from _bury(thread_id, force=False))
+
+
+def _bury(thread_id: str, *, force: bool) -> Steps[Buried]:
     if not (yield statement("thread_is_there", thread_id=thread_id)):
         return Buried(thread_id=thread_id)
     found = yield statement("open_effects_of_thread", thread_id=thread_id, limit=MOST_NAMED)
@@ -81,6 +94,23 @@ def _end(run_id: str) -> Steps[None]:
     run = yield from steps.known(run_id)
     verdict = Verdict(state=State.STOPPED, reason=Reason.REQUESTED)
     yield from steps.finish(run, verdict, source=run.state, step=int(run.state is State.RUNNING))
+
+
+@script(single=True)
+def pass_after(tenant: str, thread: str, seconds: float | None) -> Steps[bool]:
+    """Have a thread pass ``seconds`` after the last that happens on it; None: never.
+
+    Returns whether there is such a thread.
+    """
+    after = None if seconds is None else millis(seconds)
+    return bool((yield statement("pass_after", tenant=tenant, thread=thread, after_ms=after)))
+
+
+@script(reads=True)
+def passed(after: str, limit: int) -> Steps[list[tuple[str, str]]]:
+    """Return the ids, above ``after``, and the names of threads whose time has passed."""
+    rows = yield statement("passed_threads", after=after, limit=limit)
+    return [(row["thread_id"], row["thread"]) for row in rows]
 
 
 @script(reads=True)

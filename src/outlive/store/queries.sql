@@ -553,6 +553,10 @@ WHERE r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL AND r.state IN 
 ORDER BY r.created_at
 LIMIT :limit
 
+-- name: tie_run
+UPDATE runs SET on_disconnect = 'cancel', policy = :policy
+WHERE run_id = :run_id AND state IN ('queued', 'running') AND on_disconnect <> 'cancel'
+
 -- name: is_unwatched
 SELECT r.run_id FROM runs r
 WHERE r.run_id = :run_id AND r.on_disconnect = 'cancel' AND r.stop_requested_at IS NULL
@@ -652,6 +656,29 @@ RETURNING thread_id
 
 -- name: forget_keys_of_thread
 DELETE FROM run_keys WHERE run_id IN (SELECT run_id FROM runs WHERE thread_id = :thread_id)
+
+-- name: pass_after
+UPDATE threads SET passes_after_ms = CAST(:after_ms AS BIGINT)
+WHERE tenant = :tenant AND external_id = :thread AND deleted_at IS NULL
+RETURNING thread_id
+
+-- name: passed_threads
+-- What happened last on a thread is the end of a run, a word about it, or its making.
+SELECT t.thread_id, t.external_id AS thread FROM threads t
+WHERE t.thread_id > :after AND t.passes_after_ms IS NOT NULL AND t.deleted_at IS NULL
+    AND t.created_at + t.passes_after_ms <= {now}
+    AND coalesce(t.updated_at, 0) + t.passes_after_ms <= {now}
+    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = t.thread_id
+        AND (r.ended_at IS NULL OR r.ended_at + t.passes_after_ms > {now}))
+ORDER BY t.thread_id
+LIMIT :limit
+
+-- name: has_passed
+SELECT t.thread_id FROM threads t
+WHERE t.thread_id = :thread_id AND t.passes_after_ms IS NOT NULL AND t.deleted_at IS NULL
+    AND coalesce(t.updated_at, t.created_at) + t.passes_after_ms <= {now}
+    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.thread_id = t.thread_id
+        AND (r.ended_at IS NULL OR r.ended_at + t.passes_after_ms > {now}))
 
 -- name: buried_threads
 SELECT thread_id FROM threads WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT :limit

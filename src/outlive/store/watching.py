@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlive.model import Run, millis, seconds
+from outlive.policy import OnDisconnect
+from outlive.store import steps
 from outlive.store.script import Steps, script, statement
 
 HOLD = 30.0
@@ -63,6 +65,14 @@ def join(
         lease_ms=millis(lease),
         last_seq=last_seq,
     )
+
+
+@script()
+def tie(run_id: str) -> Steps[None]:
+    """Have a live run stop once nobody watches it, as if it had been submitted so."""
+    run = yield from steps.known(run_id)
+    tied = run.policy.but(on_disconnect=OnDisconnect.CANCEL)
+    yield statement("tie_run", run_id=run_id, policy=tied.to_json())
 
 
 @script(single=True)

@@ -29,12 +29,16 @@ _MOST_GREETED = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plane:
-    """One service.  ``body_limit`` is in bytes; ``heartbeat`` in seconds."""
+    """One service.  ``body_limit`` is in bytes; ``heartbeat`` in seconds.
+
+    ``kept`` is for how many seconds after its end a run without a thread can still be read.
+    """
 
     outlive: Outlive
     graphs: Mapping[str, LangGraphAgent]
     body_limit: int
     heartbeat: float
+    kept: float
     _greeted: set[str] = field(default_factory=set)
 
     def own_id(self, graph_id: str) -> str:

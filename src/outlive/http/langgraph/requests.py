@@ -20,7 +20,7 @@ from outlive.http.langgraph.frames import Wanted
 from outlive.http.langgraph.plane import Plane
 from outlive.model import Submitted
 from outlive.policy import Durability, OnBusy, RunPolicy
-from outlive.store import searching
+from outlive.store import deleting, searching
 from outlive.store.assistants import Assistant
 
 ON_TORN, GRACE, KEY = "Outlive-On-Torn", "Outlive-Grace", "Idempotency-Key"
@@ -47,6 +47,8 @@ async def submit(
     tenant, principal = wire.tenant(request), wire.who(request).id
     assistant = await plane.assistant(tenant, new.assistant_id)
     agent = plane.graph(assistant)
+    if thread is not None and new.on_completion is not None:
+        raise errors.InvalidInput("on_completion is for runs without a thread.", field="on_completion")
     about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
     if thread is not None:
         await _thread(plane, tenant, thread, about, make=new.if_not_exists == "create")
@@ -61,7 +63,10 @@ async def submit(
         not_before=time.time() + new.after_seconds if new.after_seconds else None,
         metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent, modes)},
         viewer=viewer,
+        webhook=new.webhook,
     )
+    if thread is None and new.on_completion != "keep":
+        await plane.outlive.store.write(deleting.pass_after(tenant, made.run.thread, plane.kept))
     if made.run.policy.on_busy is OnBusy.ROLLBACK:
         for displaced in made.displaced:
             aside = {shapes.ASIDE: shapes.ROLLED_BACK}

@@ -29,6 +29,8 @@ EXPOSED = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-N
 BODY_LIMIT = 4 * 1024 * 1024
 HEARTBEAT_SECONDS = 5.0
 """Clients take three silent heartbeats for a dead connection, so they go on as long as a stream is open."""
+KEPT_SECONDS = 300.0
+"""A client whose stream was cut, or that asks for the status after it, must find the run for a while."""
 _LOOKS = ("/search", "/count", "/history", "/state/checkpoint", "/versions", "/namespaces")
 
 
@@ -38,11 +40,13 @@ def router(
     principal: auth.Dependency | None = None,
     body_limit: int = BODY_LIMIT,
     heartbeat: float = HEARTBEAT_SECONDS,
+    kept: float = KEPT_SECONDS,
 ) -> APIRouter:
     """Return a router over the graphs of ``outlive``; its other agents are not of this protocol.
 
-    ``principal`` is as for ``outlive.router``.  Its paths are absolute for these clients: include it without
-    a prefix.  Raises ``Misconfigured`` if there is no graph.
+    ``principal`` is as for ``outlive.router``.  A run without a thread is deleted ``kept`` seconds after its
+    end, unless its ``on_completion`` is ``keep``.  Paths are absolute for these clients: include it without a
+    prefix.  Raises ``Misconfigured`` if there is no graph.
     """
     agents = (outlive.registry[name] for name in outlive.registry.names)
     graphs = {agent.name: agent for agent in agents if isinstance(agent, LangGraphAgent)}
@@ -57,7 +61,7 @@ def router(
         auth.check_scope(who, "GET" if looks else request.method)
         request.state.outlive_principal = who
 
-    plane = Plane(outlive=outlive, graphs=graphs, body_limit=body_limit, heartbeat=heartbeat)
+    plane = Plane(outlive=outlive, graphs=graphs, body_limit=body_limit, heartbeat=heartbeat, kept=kept)
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])

@@ -147,13 +147,24 @@ class _Runs:
             wire.who(request),
             after=after,
             part=part,
+            viewer=await self._tied(request, run),
             headers={"Location": request.url.path},
         )
+
+    async def _tied(self, request: Request, run: Run) -> str | None:
+        tied = wire.flag(request, "cancel_on_disconnect") and not run.state.terminal
+        return await streams.tie(self._plane, run) if tied else None
 
     async def join(self, request: Request, run_id: str, thread_id: str | None = None) -> Response:
         """Return a run's final values once it has ended."""
         run = await self._plane.run(request, run_id, thread_id)
-        return streams.wait(self._plane, run, wire.who(request), headers={"Location": request.url.path})
+        return streams.wait(
+            self._plane,
+            run,
+            wire.who(request),
+            viewer=await self._tied(request, run),
+            headers={"Location": request.url.path},
+        )
 
 
 def _is_fresh(made: Submitted) -> bool:

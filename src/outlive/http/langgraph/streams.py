@@ -20,7 +20,7 @@ from outlive.http.langgraph.plane import Plane
 from outlive.model import Event, Run
 from outlive.principal import Principal
 from outlive.runtime import Outlive
-from outlive.store import bodies
+from outlive.store import bodies, watching
 
 Framed = list[tuple[bytes, int]]
 
@@ -38,7 +38,7 @@ def stream(
 ) -> sse.EventStream:
     """Return a stream of a run's events after ``after``, to its end; ``part`` is as for ``Frames``.
 
-    ``viewer`` names the viewer that the submit of this very run recorded.
+    ``viewer`` names one that is on the record already, by the submit of this very run or by ``tie``.
     """
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=after)
     mine = Frames(run_id=run.run_id, wanted=wanted, after=after, part=part)
@@ -84,6 +84,18 @@ async def _frames(
                 present.seen = seen
 
 
+async def tie(plane: Plane, run: Run) -> str:
+    """Have a run stop once nobody watches it; returns the viewer that watches it from now on.
+
+    That viewer first: that the run had nobody until now must not stop it.  Both before the answer begins, for
+    whoever asks may leave as soon as it does.
+    """
+    viewer = seams.new_id()
+    await plane.outlive.store.write(watching.join(viewer, run.run_id, presence.LEASE, 0))
+    await plane.outlive.store.write(watching.tie(run.run_id))
+    return viewer
+
+
 @functools.lru_cache(maxsize=1024)  # viewers of one run who want the same share what the same function makes
 def _maker(run_id: str, wanted: Wanted) -> Callable[[Sequence[Event]], Framed]:
     def make(events: Sequence[Event]) -> Framed:
@@ -108,9 +120,18 @@ async def whole(outlive: Outlive, events: Sequence[Event]) -> Sequence[Event]:
 
 
 class Held(sse.EventStream):
-    """A JSON answer that is under way from the start: blank lines, then the value."""
+    """A JSON answer that is under way from the start: blank lines, then the value.
+
+    One that the server has to end before there is a value is broken off: its end would be taken for the end
+    of the answer, and clients take up again only what breaks.
+    """
 
     media_type = "application/json"
+    beat = b"\n"
+    hinted = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, first_frame_timeout=0, **options)
 
     def _own_headers(self) -> None:
         super()._own_headers()

@@ -56,8 +56,12 @@ def run_id(text: str) -> str:
 
 
 def thread_name(text: str) -> str:
-    """Return the name of the thread that a client calls ``text``; raises ``InvalidInput``."""
-    return str(uuid_of(text, "thread"))
+    """Return the name of the thread that a client calls ``text``; raises ``InvalidInput``.
+
+    Without dashes it is one that a run without a thread was given, and is called so.
+    """
+    found = uuid_of(text, "thread")
+    return text if text == found.hex else str(found)
 
 
 def uuid_of(text: str, what: str) -> uuid.UUID:
