@@ -158,7 +158,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "forget_keys_of_thread": ({"thread_id": "thread-1"}, {"run_keys_by_run", "runs_by_thread"}),
     "pass_after": ({"tenant": "tenant-1", "thread": "thread-1", "after_ms": 1}, {"threads_key"}),
     "passed_threads": ({"after": "", "limit": 10}, {"threads_passing"}),
-    "has_passed": ({"thread_id": "thread-1"}, {"threads"}),
+    "has_passed": ({"thread_id": "thread-1"}, {"threads|threads_passing"}),
     "tie_run": ({"run_id": "run-1000001", "policy": "{}"}, {"runs"}),
     "buried_threads": ({"limit": 10}, {"threads_deleted"}),
     "lock_buried_thread": ({"thread_id": "thread-1"}, {"threads|threads_deleted"}),
