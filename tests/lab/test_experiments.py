@@ -19,6 +19,7 @@ TOGETHER = (
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
     ("effects", "webhooks"),
+    ("frozen", "threads"),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)

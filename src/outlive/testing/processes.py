@@ -108,10 +108,10 @@ class Process:
     """A process that serves the agents ``agents`` ("module:iterable of agents", importable from ``path``).
 
     ``points`` arms failpoints in it (see ``outlive.failpoints``; one that freezes it does so between two
-    writes); ``also`` names a coroutine function that is
-    called with the runtime beside the agents' work; ``webhooks`` are the fields of ``outlive.Webhooks``.
-    ``slots`` 0 makes it a process that only submits and
-    observes.  Seconds everywhere.  Use it as an async context manager: leaving kills what still runs.
+    writes); ``also`` names a coroutine function that is called with the runtime beside the agents' work;
+    ``webhooks`` are the fields of ``outlive.Webhooks``; ``log`` is a file for its standard error.  With
+    ``slots`` 0 it only submits and observes.  Seconds everywhere.  Use it as an async context manager: leaving
+    kills what still runs.
     """
 
     def __init__(
@@ -127,8 +127,10 @@ class Process:
         points: str = "",
         also: str = "",
         webhooks: Mapping[str, Any] | None = None,
+        log: pathlib.Path | None = None,
     ) -> None:
         self.worker = ""
+        self._log = log
         self._config = {
             "database": database,
             "agents": agents,
@@ -151,16 +153,16 @@ class Process:
 
     async def __aenter__(self) -> Self:
         """Start it and wait until it serves."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            __name__,
-            json.dumps(self._config),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=self._environment,
-            limit=2**24,
-        )
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self._log.open("ab")) if self._log else None
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", __name__, json.dumps(self._config)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                limit=2**24,
+            )
         self._reading = asyncio.get_running_loop().create_task(self._read())
         try:
             self.worker = (await self.heard("Ready"))["worker"]
