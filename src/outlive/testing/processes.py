@@ -110,7 +110,7 @@ class Process:
     ``points`` arms failpoints in it (see ``outlive.failpoints``; one that freezes it does so between two
     writes); ``also`` names a coroutine function that is called with the runtime beside the agents' work;
     ``webhooks`` are the fields of ``outlive.Webhooks``; ``log`` is a file for its standard error.  With
-    ``slots`` 0 it only submits and observes.  Seconds everywhere.  Use it as an async context manager: leaving
+    ``slots`` 0 it only submits and observes.  Seconds everywhere.  An async context manager, which at its end
     kills what still runs.
     """
 
