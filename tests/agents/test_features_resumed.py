@@ -215,7 +215,7 @@ FEATURES = {
     "straight": Feature(make=_straight),
     "subgraph": Feature(make=_nested),
     "parallel": Feature(make=_parallel, beside=1),
-    "functional": Feature(make=_functional, given={"any": 1}),
+    "functional": Feature(make=_functional, given={"any": 1}, beside=1),
     "command": Feature(make=_commands),
     "send": Feature(make=_sends, beside=2),
     "retry policy": Feature(make=_retries),
@@ -264,11 +264,12 @@ async def lost_and_taken_up(
 async def _kept(agent: langgraph.LangGraphAgent, context: agents.Context, feature: Feature) -> None:
     """What nodes beside the one that is held have returned is stored: else it is nobody's to keep."""
     where: Any = {"configurable": {"thread_id": context.run.thread_id}}
+    saver: Any = agent.reading.checkpointer
+    kept: set[str] = set()
     async with asyncio.timeout(bench.WITHIN):
-        while feature.beside > len(
-            [task for task in (await agent.reading.aget_state(where)).tasks if task.result is not None]
-        ):
-            pass
+        while len(kept) < feature.beside:
+            found = await saver.aget_tuple(where)
+            kept = {task for task, *_ in (found.pending_writes if found else ()) or ()}
 
 
 @pytest.mark.parametrize("name", FEATURES)
