@@ -286,6 +286,12 @@ CASES = (
         signals=(KILL,),
     ),
     Case(
+        id="S25",
+        sentence="A slot of a schedule fires once per worker, twice after a restart, or is lost in silence.",
+        stores=BOTH,
+        without="Several hands fire in one process, and a death between two steps is a failure raised there.",
+    ),
+    Case(
         id="S26",
         sentence="A cancelled request leaves a connection or a lock behind; an open stream holds one.",
         stores=("PostgreSQL",),

@@ -83,6 +83,7 @@ class Commands:
         viewer: str | None = None,
         principal: str = "",
         webhook: str | None = None,
+        run_id: str | None = None,
     ) -> Submitted:
         """Make a run, or find the one that already answers this intent.
 
@@ -90,7 +91,8 @@ class Commands:
         ``viewer`` names a subscription that counts as watching from the first moment.  Once begun, the
         submit finishes even if the caller is cancelled.  ``principal`` tells callers of one tenant apart, for
         limits.  ``webhook`` is a URL that is told of the run's end; of a run that is there already, those are
-        told that were named when it was made.
+        told that were named when it was made.  ``run_id`` is for who repeats a submit after its own death:
+        it was minted and kept before the first, and at most one run of that id is made.
 
         Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``ThreadLeft``,
         ``NothingToAnswer``, ``LimitReached``, ``StoreUnavailable``.
@@ -105,10 +107,10 @@ class Commands:
         declared = policy or known.policy
         _check_displacing(declared, not_before, positioned=positioned)
         new = Submission(
-            run_id=self._local.new_id(),
+            run_id=run_id or self._local.new_id(),
             tenant=tenant,
             agent=agent,
-            input=_exact("input", input),
+            input=exact("input", input),
             fingerprint=encoding.fingerprint([agent, thread, input]),
             policy=declared,
             thread=thread,
@@ -117,7 +119,7 @@ class Commands:
             viewer=viewer,
             viewer_lease=self._viewer_lease,
             quotas=self._limited(tenant, principal, agent),
-            metadata=_exact("metadata", metadata or {}),
+            metadata=exact("metadata", metadata or {}),
             positioned=positioned,
             answers=isinstance(known, Positions) and known.answers(input),
             goes_on=isinstance(known, Positions) and known.goes_on(input),
@@ -217,7 +219,8 @@ class Commands:
             await asyncio.wait(set(self._tasks), timeout=10.0)
 
 
-def _exact(field: str, value: Any) -> str:
+def exact(field: str, value: Any) -> str:
+    """Return a value as JSON text; raises ``InvalidInput`` for what that cannot hold."""
     encoded = encoding.encode(value)
     if encoded.placeholders:
         first = encoded.placeholders[0]

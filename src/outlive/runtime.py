@@ -17,16 +17,19 @@ from typing import Any, Self, TypeVar
 
 from outlive import (
     commands,
+    cron,
     disconnect,
     errors,
     execution,
     executor,
+    firing,
     large,
     lease,
     notifications,
     outbox,
     presence,
     retention,
+    schedules,
     seams,
     shutdown,
     signals,
@@ -46,6 +49,7 @@ from outlive.model import Stop, Submitted
 from outlive.policy import RunPolicy
 from outlive.states import Reason
 from outlive.store import Store
+from outlive.store.schedules import Schedule
 
 T = TypeVar("T")
 DRAIN_BUDGET = 10.0
@@ -100,7 +104,10 @@ class Outlive(threads.Threads):
         self._max_event_bytes = max_event_bytes
         self._retention = retention
         self.webhooks = webhooks
+        told = webhooks.notify if webhooks else notifications.refuse
+        self.schedules = schedules.Desk(self.store, self.registry, happenings=self.signals, told=told)
         self._dispatcher = _dispatcher(self.store, webhooks, self.signals)
+        self._scheduling = cron.installed()
         self._database = database
         self._local = seams.REAL
         self._ready = False
@@ -131,6 +138,11 @@ class Outlive(threads.Threads):
             duties["retention"] = retention.Retention(
                 self.store, self._retention, happenings=self.signals
             ).run
+        if self._scheduling:
+            timetable = firing.Timetable(
+                self.store, self._commands, self.registry, happenings=self.signals, local=self._local
+            )
+            duties["schedules"] = timetable.run
         if self._dispatcher is not None:
             duties["outbox"] = self._dispatcher.run
         self._duties = [loop.create_task(self._watch_over(*duty)) for duty in duties.items()]
@@ -282,6 +294,20 @@ class Outlive(threads.Threads):
             principal=principal,
             webhook=webhook,
         )
+
+    async def schedule(
+        self,
+        cron: str,
+        agent: str,
+        input: Any = None,  # noqa: A002 - the word that every caller looks for
+        **options: Any,
+    ) -> Schedule:
+        """Have a run made at each slot of a cron expression; see ``schedules.Desk.create``.
+
+        ``outlive.schedules`` has the rest: look, change, pause, resume, delete.
+        """
+        self._check_ready()
+        return await self.schedules.create(cron, agent, input, **options)
 
     async def stop(self, run_id: str, *, tenant: str | None = "", reason: Reason = Reason.REQUESTED) -> Stop:
         """Ask a run to stop; see ``commands.Commands.stop``."""

@@ -211,6 +211,26 @@ class NotificationDead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleFired:
+    """A slot of a schedule became a run, ``seconds`` after it."""
+
+    schedule_id: str
+    run_id: str
+    slot: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleSkipped:
+    """No run was made for a slot of a schedule, or for so many ``slots`` up to it."""
+
+    schedule_id: str
+    slot: float
+    reason: str
+    slots: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoreRetried:
     """A transaction is repeated after the database failed under it."""
 
@@ -258,6 +278,8 @@ Happening = (
     | NotificationDelivered
     | NotificationFailed
     | NotificationDead
+    | ScheduleFired
+    | ScheduleSkipped
     | StoreRetried
     | BackgroundFailed
     | WakeupsDegraded
@@ -274,6 +296,7 @@ _LOUD: tuple[type, ...] = (
     EffectWaits,
     NotificationFailed,
     NotificationDead,
+    ScheduleSkipped,
     StoreRetried,
     BackgroundFailed,
     WakeupsDegraded,

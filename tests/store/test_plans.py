@@ -80,6 +80,15 @@ FROM threads""",
     """INSERT INTO assistant_versions (tenant, assistant_id, version, agent, name, config, context, metadata,
     created_at)
 SELECT tenant, assistant_id, version, agent, name, config, context, metadata, created_at FROM assistants""",
+    f"""{NUMBERS.format(count=5000)}
+INSERT INTO schedules (schedule_id, tenant, name, cron, timezone, agent, input, metadata, policy, principal,
+    missed, grace_ms, state, seen_until, next_at, version, created_at, updated_at)
+SELECT 'schedule-' || i, 'tenant-' || (i % 10), 'n', '* * * * *', 'UTC', 'agent', '1', '{{}}', '{{}}', '',
+    'skip', 1, 'active', 1700000000000, 4000000000000 + i, 1, 1700000000000 + i, 1 FROM n""",
+    """INSERT INTO occurrences (schedule_id, slot, run_id, slots, tenant, agent, input, metadata, policy,
+    principal, state, tries, try_at, created_at)
+SELECT 'schedule-' || thread_id, pos, run_id, 1, tenant, agent, '1', '{}', '{}', '',
+    CASE pos WHEN 6 THEN 'pending' ELSE 'fired' END, 1, 1, 1 FROM runs""",
     "ANALYZE",
 )
 
@@ -111,6 +120,7 @@ WISH = {
     "kind": "reversible", "state": "started", "compensates": None, "key_ttl_ms": 1, "inputs": "{}",
     "effect_id": "new",
 }  # fmt: skip
+SCHEDULE = {"schedule_id": "schedule-thread-1"}
 RECEIVER = {"receiver": "https://thread-1"}
 TOLD = {"notification_id": "run-1000001-1"}
 IDS = {"ids": ["run-1000001-1", "run-1000002-1"]}
@@ -274,6 +284,52 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "revoke_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
     "use_key": ({"key_id": "key-run-1000001"}, {"api_keys"}),
+    "schedule": ({**SCHEDULE, "tenant": "tenant-1"}, {"schedules"}),
+    "list_schedules": ({"tenant": "tenant-1", "before": "schedule-91", "limit": 9}, {"schedules_by_tenant"}),
+    "due_schedules": ({"limit": 9}, {"schedules_due"}),
+    "next_schedule": ({}, {"schedules_due"}),
+    "lock_schedule": ({**SCHEDULE, "seen_until": 1, "version": 1}, {"schedules"}),
+    "advance_schedule": ({**SCHEDULE, "seen_until": 1, "next_at": 2, "state": "active"}, {"schedules"}),
+    "change_schedule": (
+        {
+            **SCHEDULE,
+            **dict.fromkeys(("name", "cron", "timezone", "agent", "thread", "webhook"), "x"),
+            **dict.fromkeys(("input", "metadata", "policy"), "{}"),
+            **dict.fromkeys(("grace_ms", "ends_at", "seen_until", "next_at", "version", "seen"), 1),
+            "tenant": "tenant-1",
+            "missed": "all",
+            "state": "active",
+        },
+        {"schedules"},
+    ),
+    "drop_schedule": ({**SCHEDULE, "tenant": "tenant-1"}, {"schedules"}),
+    "drop_occurrences": (SCHEDULE, {"occurrences"}),
+    "insert_occurrence": (
+        {
+            **SCHEDULE,
+            "slot": 1,
+            "run_id": "r",
+            "slots": 1,
+            "state": "pending",
+            "reason": None,
+            "deadline": None,
+        },
+        {"schedules"},
+    ),
+    "pending_occurrences": ({"agents": ["agent"], "limit": 9, "patience_ms": 1}, {"occurrences_pending"}),
+    "take_occurrences": (
+        {"ids": ["live-1", "live-2"], "lease_ms": 1},
+        {"occurrences_by_run|occurrences_pending"},
+    ),
+    "fire_occurrence": ({"run_id": "live-1"}, {"occurrences_by_run"}),
+    "skip_occurrence": (
+        {"run_id": "live-1", "reason": "missed", "error": None},
+        {"occurrences_by_run"},
+    ),
+    "list_occurrences": (
+        {**SCHEDULE, "tenant": "tenant-1", "before": 9, "limit": 9},
+        {"occurrences"},
+    ),
     "thread_metadata": ({"tenant": "tenant-1", "thread": "thread-1"}, {"threads_key"}),
     "say_of_thread": ({"thread_id": "thread-1", "metadata": "{}"}, {"threads"}),
     "run_metadata": ({"run_id": "run-1000001"}, {"runs"}),
@@ -347,6 +403,7 @@ WRITES_ONE_ROW = {
     "note_use",
     "make_thread",
     "insert_assistant",
+    "insert_schedule",
     "note_gone",
     "note_failure",
 }
@@ -365,11 +422,14 @@ TABLES = {
     "outbox",
     "circuits",
     "gone_urls",
+    "schedules",
+    "occurrences",
 }
 OF_LIVE_RUNS = {
     "one_running_run_per_thread", "one_run_per_claim", "runs_queued", "runs_live_by_thread",
     "runs_cancellable", "one_unsettled_effect_per_resource", "threads_deleted", "effects_unsettled",
     "effects_unfinished", "outbox_pending", "outbox_aging", "threads_left",
+    "schedules_due", "occurrences_pending",
 }  # fmt: skip
 """Partial indexes: reading one from end to end reads the few that are live, open or unsent."""
 

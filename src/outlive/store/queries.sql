@@ -1395,3 +1395,103 @@ SELECT agent, state, reason, count(*) AS runs, sum(CASE WHEN unwatched_ms > 0 TH
     sum(unwatched_ms) AS unwatched_ms, sum(unwatched_chunks) AS unwatched_chunks,
     sum(spent_ms) AS spent_ms, sum(spent_chunks) AS spent_chunks
 FROM counted GROUP BY agent, state, reason ORDER BY agent, state, reason
+
+-- ------------------------------------------------------------------ schedules
+
+-- name: insert_schedule
+INSERT INTO schedules (schedule_id, tenant, name, cron, timezone, agent, thread, input, metadata, policy, webhook,
+    principal, missed, grace_ms, ends_at, state, seen_until, next_at, version, created_at, updated_at)
+VALUES (:schedule_id, :tenant, :name, :cron, :timezone, :agent, :thread, :input, :metadata, :policy, :webhook,
+    :principal, :missed, :grace_ms, :ends_at, :state, :seen_until, :next_at, 1, {now}, {now})
+ON CONFLICT (schedule_id) DO NOTHING
+
+-- name: schedule
+SELECT {schedule} FROM schedules
+WHERE schedule_id = :schedule_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+
+-- name: list_schedules
+-- Newest first.
+SELECT {schedule} FROM schedules
+WHERE tenant = :tenant
+    AND (CAST(:before AS TEXT) IS NULL OR (created_at, schedule_id) < (
+        SELECT b.created_at, b.schedule_id FROM schedules b
+        WHERE b.schedule_id = :before AND b.tenant = :tenant))
+ORDER BY created_at DESC, schedule_id DESC
+LIMIT :limit
+
+-- name: due_schedules
+SELECT {schedule} FROM schedules WHERE next_at <= (SELECT {now}) ORDER BY next_at LIMIT :limit
+
+-- name: next_schedule
+SELECT next_at - {now} AS wait_ms FROM schedules WHERE next_at IS NOT NULL ORDER BY next_at LIMIT 1
+
+-- name: lock_schedule
+-- Nobody waits here: whoever has the row does the same.
+SELECT schedule_id FROM schedules
+WHERE schedule_id = :schedule_id AND seen_until = :seen_until AND version = :version {skip_locked}
+
+-- name: advance_schedule
+UPDATE schedules SET seen_until = :seen_until, next_at = CAST(:next_at AS BIGINT), state = :state
+WHERE schedule_id = :schedule_id
+
+-- name: change_schedule
+-- ``seen``: the slots that were accounted for when the change was made ready.
+UPDATE schedules SET name = :name, cron = :cron, timezone = :timezone, agent = :agent, thread = :thread,
+    input = :input, metadata = :metadata, policy = :policy, webhook = :webhook, missed = :missed,
+    grace_ms = :grace_ms, ends_at = CAST(:ends_at AS BIGINT), state = :state, seen_until = :seen_until,
+    next_at = CAST(:next_at AS BIGINT), version = version + 1, updated_at = {now}
+WHERE schedule_id = :schedule_id AND tenant = :tenant AND version = :version AND seen_until = :seen
+RETURNING {schedule}
+
+-- name: drop_schedule
+DELETE FROM schedules WHERE schedule_id = :schedule_id AND tenant = :tenant
+RETURNING schedule_id
+
+-- name: drop_occurrences
+DELETE FROM occurrences WHERE schedule_id = :schedule_id
+
+-- name: insert_occurrence
+INSERT INTO occurrences (schedule_id, slot, run_id, slots, tenant, agent, thread, input, metadata, policy, webhook,
+    principal, state, reason, deadline, tries, try_at, created_at, ended_at)
+SELECT schedule_id, :slot, :run_id, :slots, tenant, agent, thread, input, metadata, policy, webhook,
+    principal, CAST(:state AS TEXT), CAST(:reason AS TEXT), CAST(:deadline AS BIGINT), 0, {now}, {now},
+    CASE WHEN :state = 'skipped' THEN {now} END
+FROM schedules WHERE schedule_id = :schedule_id
+ON CONFLICT (schedule_id, slot) DO NOTHING
+RETURNING slot
+
+-- name: pending_occurrences
+-- Whoever has the agent goes first; one that nobody has is somebody's to say so.
+SELECT run_id FROM occurrences
+WHERE state = 'pending' AND try_at <= (SELECT {now}) AND (agent {in:agents} OR created_at <= {now} - :patience_ms)
+ORDER BY try_at
+LIMIT :limit {skip_locked}
+
+-- name: take_occurrences
+UPDATE occurrences SET tries = tries + 1, try_at = {now} + :lease_ms
+WHERE run_id {in:ids} AND state = 'pending'
+RETURNING {occurrence}, CASE
+    WHEN (SELECT s.state FROM schedules s WHERE s.schedule_id = occurrences.schedule_id) = 'paused' THEN 'paused'
+    WHEN EXISTS (
+        SELECT 1 FROM api_keys k WHERE k.key_id = occurrences.principal AND k.tenant = occurrences.tenant
+            AND (k.revoked_at IS NOT NULL OR k.expires_at <= {now})) THEN 'key_revoked'
+    WHEN deadline < {now} THEN 'missed'
+    END AS barred
+
+-- name: fire_occurrence
+-- Whoever knows of the run says so, also to one that took it for lost.
+UPDATE occurrences SET state = 'fired', reason = NULL, error = NULL, ended_at = {now}
+WHERE run_id = :run_id AND state <> 'fired'
+RETURNING ended_at - slot AS late_ms
+
+-- name: skip_occurrence
+UPDATE occurrences SET state = 'skipped', reason = :reason, error = :error, ended_at = {now}
+WHERE run_id = :run_id AND state = 'pending'
+RETURNING slot
+
+-- name: list_occurrences
+-- Newest first.
+SELECT {occurrence}, NULL AS barred FROM occurrences
+WHERE schedule_id = :schedule_id AND tenant = :tenant AND slot < :before
+ORDER BY slot DESC
+LIMIT :limit

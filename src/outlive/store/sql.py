@@ -6,7 +6,7 @@ parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every ho
 ``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite,
 ``{contains:column:object}`` whether a column's JSON has the members of an object parameter,
 ``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started,
-``{notification}`` those of a row of the outbox.
+``{notification}`` those of a row of the outbox, ``{schedule}`` and ``{occurrence}`` those of their tables.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
 rows are merged.
 """
@@ -62,6 +62,15 @@ _NOTIFICATION = ", ".join(
         *("attempts", "next_at", "claim_token", "status", "error", "created_at", "attempted_at", "ended_at"),
     )
 )
+_SCHEDULE = """schedules.schedule_id, schedules.tenant, schedules.name, schedules.cron, schedules.timezone,
+    schedules.agent, schedules.thread, schedules.input, schedules.metadata, schedules.policy,
+    schedules.webhook, schedules.principal, schedules.missed, schedules.grace_ms, schedules.ends_at,
+    schedules.state, schedules.seen_until, schedules.next_at, schedules.version,
+    schedules.created_at, schedules.updated_at, {now} AS now_ms"""
+_OCCURRENCE = """occurrences.schedule_id, occurrences.slot, occurrences.run_id, occurrences.slots,
+    occurrences.tenant, occurrences.agent, occurrences.thread, occurrences.input, occurrences.metadata,
+    occurrences.policy, occurrences.webhook, occurrences.principal, occurrences.state, occurrences.reason,
+    occurrences.error, occurrences.created_at, occurrences.ended_at"""
 _WORDS: dict[Dialect, dict[str, str]] = {
     Dialect.SQLITE: {
         "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
@@ -125,6 +134,7 @@ def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
     body = _COMMENT.sub("", body).replace("{fence}", _FENCE)
     body = body.replace("{effect}", _EFFECT).replace("{started}", _STARTED)
     body = body.replace("{notification}", _NOTIFICATION)
+    body = body.replace("{schedule}", _SCHEDULE).replace("{occurrence}", _OCCURRENCE)
     words = dict(_WORDS[dialect])
     if bound_clock:
         words["now"] = BOUND_CLOCK

@@ -2,7 +2,8 @@
 
 A ``Hub`` belongs to one event loop.  Waiters name topics; ``wake`` sets them; every wait has a bound, after
 which the waiter re-reads the record anyway.  Topics: ``queue`` (a run can be claimed), ``stop`` (a stop was
-requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left), ``outbox`` (somebody is to be told).
+requested), ``run:<id>``, ``thread:<id>``, ``viewers`` (somebody left), ``outbox`` (somebody is to be told),
+``schedules`` (one was made or changed).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ QUEUE = "queue"
 STOP = "stop"
 VIEWERS = "viewers"
 OUTBOX = "outbox"
-_DUTIES = frozenset({QUEUE, STOP, VIEWERS, OUTBOX})
+SCHEDULES = "schedules"
+_DUTIES = frozenset({QUEUE, STOP, VIEWERS, OUTBOX, SCHEDULES})
 
 
 def run_topic(run_id: str) -> str:
