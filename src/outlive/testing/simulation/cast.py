@@ -49,6 +49,7 @@ POLICIES: Mapping[str, policy.RunPolicy] = {
     "job": policy.job(grace=1.0, max_losses=9, stop_deadline=1.0, on_busy="enqueue"),
     "fragile": policy.job(grace=1.0, recovery="stop", stop_deadline=1.0),
     "short": policy.job(grace=1.0, run_timeout=1.5, stop_deadline=1.0, on_busy="enqueue"),
+    "hasty": policy.job(grace=1.0, max_losses=9, stop_deadline=1.0, on_busy="interrupt"),
     "once": policy.job(grace=1.0, max_losses=1, stop_deadline=1.0, on_busy="enqueue"),
 }
 _PLAIN: Mapping[str, Any] = {

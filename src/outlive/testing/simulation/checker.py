@@ -97,6 +97,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I7", intents.stops_say_what_happened),
     ("I8", intents.key_means_one_body),
     ("I3", record.threads_keep_their_order),
+    ("I11", record.a_displaced_run_is_over_before_the_one_in_its_place_begins),
     ("I3", record.delays_are_kept),
     ("I12", holders.losses_are_bounded),
     ("I15", record.failures_are_the_agents),

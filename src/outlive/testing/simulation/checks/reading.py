@@ -51,7 +51,9 @@ def drivers(history: History) -> dict[tuple[str, int], str]:
     return {
         (change.run_id, change.after[1]): commit.process
         for commit, change in changes(history)
-        if commit.script in ("begin", "submit", "claim") and change.after[0] == "running"
+        if commit.script in ("begin", "submit", "claim")
+        and change.after[0] == "running"
+        and change.before != change.after  # a submit that displaces a run asks its holder to stop
     }
 
 

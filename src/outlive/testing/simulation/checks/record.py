@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from outlive import signals, states
 from outlive.states import Move, State
@@ -12,7 +13,7 @@ from outlive.testing.simulation.history import EPOCH_MS, History
 
 MOVE_OF = {
     "begin": (Move.SUBMIT, Move.APPEND),
-    "submit": (Move.SUBMIT, Move.APPEND),
+    "submit": (Move.SUBMIT, Move.APPEND, Move.STOP),  # what it displaces, it stops
     "claim": (Move.CLAIM, Move.APPEND),
     "renew": (Move.RENEW,),
     "append": (Move.APPEND,),
@@ -84,8 +85,32 @@ def reasons_are_true(history: History) -> Iterator[reading.Found]:
             yield f"{run_id[:8]} says that its stop was requested, and nobody asked"
         if reason == "disconnect" and run["on_disconnect"] != "cancel":
             yield f"{run_id[:8]} was stopped by a disconnect against its policy"
+        if reason == "displaced" and not _displaced_by_somebody(run, history):
+            yield f"{run_id[:8]} says that it was displaced, and nobody came in its place"
         if reason == "timeout" and '"run_timeout":null' in run["policy"]:
             yield f"{run_id[:8]} timed out and has no time-out"
+
+
+def _displaced_by_somebody(run: Mapping[str, Any], history: History) -> bool:
+    """A newer message of the thread, by whose policy it takes the place of what is there."""
+    return any(
+        other["thread_id"] == run["thread_id"]
+        and other["created_at"] >= run["created_at"]
+        and '"on_busy":"interrupt"' in other["policy"]
+        for other in history.final_runs
+        if other["run_id"] != run["run_id"]
+    )
+
+
+def a_displaced_run_is_over_before_the_one_in_its_place_begins(history: History) -> Iterator[reading.Found]:
+    over: set[str] = set()
+    displaces = {run["run_id"]: run["displaces"] for run in history.final_runs}
+    for commit, change in reading.changes(history):
+        if State(change.after[0]).terminal:
+            over.add(change.run_id)
+        first = displaces.get(change.run_id)
+        if change.after[0] == "running" and first is not None and first not in over:
+            yield commit.at, f"{change.run_id[:8]} began before {first[:8]}, which it displaced, was over"
 
 
 def _stop_tried(history: History) -> bool:
