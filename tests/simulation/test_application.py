@@ -154,7 +154,7 @@ def test_a_failed_checkpoint_write_that_nobody_hears_of_is_noticed() -> None:
         pytest.raises(PromiseBroken, match="nobody looked at the failure of FencedSaver"),
     ):
         simulate_agent(
-            _shopping, inputs=[{"item": "a"}, {"item": "b"}], answer={"command": {"resume": True}}, seeds=40
+            _shopping, inputs=[{"item": "a"}, {"item": "b"}], answer={"command": {"resume": True}}, seeds=400
         )
 
 
