@@ -169,7 +169,8 @@ class Desk:
         after = next(iter(cron.following(times, int(since))), None)
         over = after is None or (checked.ends_at is not None and after > checked.ends_at)
         if over and first:
-            raise errors.InvalidInput("No slot of this schedule comes before its end.", field="cron")
+            field = "cron" if after is None else "ends_at"
+            raise errors.InvalidInput("No slot of this schedule comes before its end.", field=field)
         state = Status.ENDED if over else checked.state
         state = Status.ACTIVE if state is Status.ENDED and not over else state
         return dataclasses.replace(checked, seen_until=since, next_at=None if over else after, state=state)

@@ -52,6 +52,7 @@ STREAM = {"Accept": "text/event-stream"}
 PAGE = {"Accept": "application/json"}
 BACK = {"Last-Event-ID": "{run}:1"}
 NEW = {"agent": "gated", "input": 1}
+YEARLY = {"cron": "0 0 1 1 *", "agent": "gated"}
 NOBODY = "http://127.0.0.1:9/hook"
 SECRET = notifications.new_secret(bytes(range(32)))
 MATRIX = [
@@ -106,6 +107,17 @@ MATRIX = [
     Row(method="GET", path="/notifications/{notification_id}"),
     Row(method="POST", path="/notifications/{notification_id}/resend", own=202),
     Row(method="GET", path="/runs/{run_id}/notifications", ended=True),
+    # Schedules: of the tenant, which has one that is not due for a long time.
+    Row(method="POST", path="/schedules", body=YEARLY, own=201, foreign=201),
+    Row(method="GET", path="/schedules", foreign=200),
+    Row(method="GET", path="/schedules", query="?before={schedule_id}", foreign=200),
+    Row(method="GET", path="/schedules/{schedule_id}"),
+    Row(method="GET", path="/schedules/{schedule_id}/occurrences"),
+    Row(method="GET", path="/schedules/{schedule_id}/next"),
+    Row(method="PATCH", path="/schedules/{schedule_id}", body={"name": "new"}),
+    Row(method="POST", path="/schedules/{schedule_id}/pause"),
+    Row(method="POST", path="/schedules/{schedule_id}/resume"),
+    Row(method="DELETE", path="/schedules/{schedule_id}", own=204),
     # Effects: the gated agent has executed one, so what became of it is known, and its owner may say nothing.
     Row(method="GET", path="/effects", foreign=200),
     Row(method="GET", path="/effects", query="?unsettled=true", foreign=200),
@@ -139,6 +151,7 @@ class Named:
     thread: str = field(default_factory=lambda: f"thread-{seams.new_id()}")
     effect: str = field(default_factory=seams.new_id)
     ended: str = field(default_factory=seams.new_id)
+    schedule: str = field(default_factory=seams.new_id)
 
     def __call__(self, text: str, *, ended: bool = False) -> str:
         """Put the names where a row wants them."""
@@ -148,6 +161,7 @@ class Named:
             "thread:path": self.thread,
             "thread": self.thread,
             "effect_id": self.effect,
+            "schedule_id": self.schedule,
             "seq": "1",
         }
         for word, name in wanted.items():
@@ -157,6 +171,7 @@ class Named:
     def hidden(self, text: str) -> str:
         """The same text whatever the names are."""
         names = {self.run: "RUN", self.ended: "ENDED", self.thread: "THREAD", self.effect: "EFFECT"}
+        names[self.schedule] = "SCHEDULE"
         for name, word in names.items():
             text = text.replace(name, word)
         return text
@@ -177,7 +192,15 @@ async def mine(keyed: Keyed) -> Mine:
         (effect,) = (await owner.get(f"/runs/{run}/effects")).json()["effects"]
         other = (await owner.post("/runs", json={"agent": "writing", "webhook": NOBODY})).json()["run_id"]
         assert '"closed":true' in (await owner.get(f"/runs/{other}/events", headers=STREAM)).text
-    return key, Named(run=run, thread=thread, effect=effect["effect_id"], ended=other)
+        schedule = (await owner.post("/schedules", json=YEARLY)).json()["schedule_id"]
+    named = {
+        "run": run,
+        "thread": thread,
+        "effect": effect["effect_id"],
+        "ended": other,
+        "schedule": schedule,
+    }
+    return key, Named(**named)
 
 
 Answer = tuple[int, str, dict[str, str]]
@@ -236,7 +259,9 @@ async def test_S22_a_stranger_is_answered_as_if_it_had_never_been(keyed: Keyed, 
             return
         foreign = await asked(other, row, named)
         assert foreign[0] == row.foreign, foreign[1]
-        assert row.foreign == 404 or not {"RUN", "ENDED", "EFFECT"} & set(re.findall("[A-Z]+", foreign[1]))
+        assert row.foreign == 404 or not {"RUN", "ENDED", "EFFECT", "SCHEDULE"} & set(
+            re.findall("[A-Z]+", foreign[1])
+        )
         if row.foreign == 404:
             assert foreign == await asked(other, row, Named())
         elif row.method == "GET":

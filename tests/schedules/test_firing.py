@@ -226,7 +226,7 @@ async def test_an_agent_that_no_process_has_is_a_reason_after_a_while(
     ("field", "options"),
     [
         ("cron", {"cron": "* * *"}),
-        ("cron", {"ends_at": 1.0}),
+        ("ends_at", {"ends_at": 1.0}),
         ("timezone", {"timezone": "Mars/Olympus"}),
         ("missed", {"missed": "sometimes"}),
         ("grace", {"grace": -1.0}),

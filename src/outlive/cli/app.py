@@ -24,6 +24,7 @@ from outlive.cli import (
     keys,
     pruning,
     runs,
+    schedules,
     serving,
     settings,
     sweep,
@@ -58,6 +59,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(effects.app, name="effects")
 app.add_typer(keys.app, name="keys")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(told.app, name="webhooks")
 app.command("serve")(serving.serve)
 app.command("dev")(serving.dev)

@@ -14,7 +14,18 @@ import pydantic
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from outlive import addresses, commands, errors, seams
-from outlive.http import artifacts, auth, body, effects, health, notifications, problem, streaming, threads
+from outlive.http import (
+    artifacts,
+    auth,
+    body,
+    effects,
+    health,
+    notifications,
+    problem,
+    schedules,
+    streaming,
+    threads,
+)
 from outlive.model import Admitted, Run, StopOutcome
 from outlive.policy import OnBusy, OnDisconnect, OnTorn, RunPolicy
 from outlive.principal import Principal
@@ -90,6 +101,7 @@ def router(
     effects.add(scoped, outlive)
     artifacts.add(scoped, outlive)
     notifications.add(scoped, outlive)
+    schedules.add(scoped, outlive)
     threads.add(scoped, outlive)
     routes.include_router(scoped)
     return routes
