@@ -289,7 +289,8 @@ CASES = (
         id="S25",
         sentence="A slot of a schedule fires once per worker, twice after a restart, or is lost in silence.",
         stores=BOTH,
-        without="Several hands fire in one process, and a death between two steps is a failure raised there.",
+        processes=True,
+        signals=(KILL,),
     ),
     Case(
         id="S26",

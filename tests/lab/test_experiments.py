@@ -19,6 +19,7 @@ TOGETHER = (
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
     ("effects", "webhooks"),
+    ("schedules",),
     ("frozen", "threads"),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
