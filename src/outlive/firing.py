@@ -121,6 +121,8 @@ class Timetable:
         return fired
 
     async def _take(self) -> list[Occurrence]:
+        if not await self._store.read(schedules.waiting()):  # a look must not cost a write
+            return []
         return await self._store.write(schedules.take(self._registry.names, BATCH, LEASE, PATIENCE))
 
     async def _settle(self, each: Occurrence) -> bool:

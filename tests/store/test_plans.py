@@ -316,6 +316,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         },
         {"schedules"},
     ),
+    "occurrence_waits": ({}, {"occurrences_pending"}),
     "pending_occurrences": ({"agents": ["agent"], "limit": 9, "patience_ms": 1}, {"occurrences_pending"}),
     "take_occurrences": (
         {"ids": ["live-1", "live-2"], "lease_ms": 1},

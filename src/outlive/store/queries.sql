@@ -1460,6 +1460,9 @@ FROM schedules WHERE schedule_id = :schedule_id
 ON CONFLICT (schedule_id, slot) DO NOTHING
 RETURNING slot
 
+-- name: occurrence_waits
+SELECT run_id FROM occurrences WHERE state = 'pending' AND try_at <= (SELECT {now}) LIMIT 1
+
 -- name: pending_occurrences
 -- Whoever has the agent goes first; one that nobody has is somebody's to say so.
 SELECT run_id FROM occurrences

@@ -303,6 +303,12 @@ def drop(schedule_id: str, tenant: str) -> Steps[None]:
     yield statement("drop_occurrences", schedule_id=schedule_id)
 
 
+@script(reads=True)
+def waiting() -> Steps[bool]:
+    """Say whether there is anything to take."""
+    return bool((yield statement("occurrence_waits")))
+
+
 @script()
 def take(agents: Sequence[str], limit: int, lease: float, patience: float) -> Steps[list[Occurrence]]:
     """Take up to ``limit`` occurrences that wait to become runs, for ``lease`` seconds.
