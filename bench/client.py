@@ -56,14 +56,14 @@ class Connection(asyncio.Protocol):
         """Send a creation that wants an event stream; returns when the stream has ended."""
         content = json.dumps(body).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         return await self._ask(head.encode() + content)
 
     async def get(self, path: str, accept: str = "text/event-stream") -> Answer:
         """Send a request; returns when the answer is whole."""
-        return await self._ask(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n".encode())
+        return await self._ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
 
     async def _ask(self, request: bytes) -> Answer:
         if self._transport is None or self._transport.is_closing():

@@ -51,7 +51,7 @@ class Stream:
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         await loop.sock_connect(plug, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=plug, limit=limit)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
         return cls(reader, writer)
 
     async def first_chunk(self) -> None:
@@ -213,7 +213,7 @@ async def _served(kind: str) -> AsyncIterator[tuple[Child, int]]:
 async def _run(port: int, agent: str, value: Any = None) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"agent": agent, "input": value}).encode()
-    head = f"POST /runs HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     async with asyncio.timeout(BOUND):
         answer = await reader.read()
