@@ -213,7 +213,8 @@ async def _served(kind: str) -> AsyncIterator[tuple[Child, int]]:
 async def _run(port: int, agent: str, value: Any = None) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"agent": agent, "input": value}).encode()
-    head = f"POST /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     async with asyncio.timeout(BOUND):
         answer = await reader.read()
