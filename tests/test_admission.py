@@ -7,7 +7,18 @@ import itertools
 import pytest
 
 from outlive import admission, policy
-from outlive.admission import Accept, Decision, Left, LiveRun, Look, Reject, SameIntent, Standing, Unasked
+from outlive.admission import (
+    Accept,
+    Decision,
+    Displace,
+    Left,
+    LiveRun,
+    Look,
+    Reject,
+    SameIntent,
+    Standing,
+    Unasked,
+)
 from outlive.policy import OnTorn
 from outlive.states import Position, Reason, State
 
@@ -24,6 +35,24 @@ def test_an_idle_thread_takes_a_message_at_once_whatever_the_policy() -> None:
 def test_a_busy_thread_queues_or_rejects_as_declared(live: list[LiveRun]) -> None:
     assert admission.admit(live, policy.chat(on_busy="enqueue")) == Accept(at_once=False)
     assert admission.admit(live, policy.chat(on_busy="reject")) == Reject(run_id=live[0].run_id)
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+def test_a_message_displaces_what_has_begun_and_what_was_to_displace_it(on_busy: str) -> None:
+    waits = LiveRun(run_id="w", state=State.QUEUED, begun=False)
+    newer = LiveRun(run_id="n", state=State.QUEUED, begun=False, displaces=True)
+    declared = policy.chat(on_busy=on_busy)
+    assert admission.admit([RUNNING, waits], declared) == Displace(run_ids=("r",))
+    assert admission.admit([newer, RUNNING, waits], declared) == Displace(run_ids=("n", "r"))
+    assert admission.admit([QUEUED, waits], declared) == Displace(run_ids=("q",))
+    assert admission.admit([waits], declared) == Displace(run_ids=())
+    assert admission.admit([RUNNING], declared, answers=True) == Reject(run_id="r")
+
+
+@pytest.mark.parametrize("position", Position)
+def test_a_message_that_brings_nothing_new_goes_on_with_whatever_is_there(position: Position) -> None:
+    standing = Standing(position=position, left_by="l")
+    assert admission.admit([], policy.chat(on_torn="reject"), standing, goes_on=True) == Accept(at_once=True)
 
 
 def onto(position: Position, on_torn: OnTorn, *, answers: bool = False) -> Decision:

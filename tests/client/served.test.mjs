@@ -51,6 +51,17 @@ async function all(stream) {
 
 const shape = (events) => events.map(({ type, seq, data }) => [seq, type, type === "chunk" ? data : data.state]);
 
+test("an event that travels as a reference is there whole", async () => {
+  const stream = await outlive.start(asked());
+  const agent = await dictation.attempt();
+  const large = "x".repeat(400_000);
+  agent.say("small", large, "small again");
+  agent.end();
+  const events = await within(all(stream), "the end");
+  const chunks = events.filter(({ type }) => type === "chunk").map(({ data }) => data);
+  assert.deepEqual(chunks, ["small", large, "small again"]);
+});
+
 test("a run is submitted and followed to its end in one request", async () => {
   const stream = await outlive.start(asked({ thread: "a/b c" }));
   const agent = await dictation.attempt();

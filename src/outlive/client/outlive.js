@@ -540,8 +540,25 @@ export class Stream {
       this.#hint = parser.retry ?? this.#hint;
       for (const raw of events) {
         const event = this.#take(raw);
-        if (event) yield event;
+        if (event) yield await this.#whole(event);
       }
+    }
+  }
+
+  /**
+   * A large event travels as a reference to its body, which is fetched before the event counts as taken.
+   * @param {RunEvent} event
+   * @returns {Promise<RunEvent>}
+   */
+  async #whole(event) {
+    const { data, seq } = event;
+    if (data?.$outlive !== "stored" || typeof data.ref !== "string") return event;
+    try {
+      const { data: body } = await this.#wire.call(data.ref, { signal: this.#leaving.signal });
+      return { ...event, data: body };
+    } catch (error) {
+      this.#seq = seq - 1;
+      throw error;
     }
   }
 
