@@ -10,7 +10,7 @@ import pytest
 import outlive
 from agents import bench
 from agents.test_threads import ANSWER, ASKED, BOOKING, Threads, asking, codes, serving
-from outlive import errors, policy
+from outlive import agents, errors, policy
 from outlive.agents import langgraph
 from outlive.agents.generator import GeneratorAgent
 from outlive.model import Run
@@ -164,6 +164,20 @@ async def test_a_run_in_the_queue_that_has_begun_is_displaced_like_one_that_runs
     async with serving(on.database, bench.booking(trace)) as service:
         run, _ = await Threads(service).ended(message)
     assert run.public()["output"] == {"steps": EXECUTED["resume"]}
+
+
+async def test_rollback_takes_back_a_run_that_was_stopped_behind_its_last_node(on: bench.Bench) -> None:
+    agent = await on.agent(bench.booking(bench.Trace()))
+    first = await on.claimed(thread="t", positioned=True)
+    assert isinstance(await bench.last_of(agent, first), agents.Outcome)
+    rules = policy.job(on_busy="rollback")
+    asking = langgraph.LangGraphAgent("graph", bench.booking(bench.Trace()), policy=rules)
+    async with outlive.Outlive(on.database, [asking], slots=0) as service:
+        message = (await service.submit("graph", ASKED, thread="t")).run
+    await on.settle(first, State.STOPPED, Reason.DISPLACED, Position.CLEAN)
+    async with outlive.Outlive(on.database, [asking]) as service:
+        run, _ = await Threads(service).ended(message)
+    assert run.public()["output"] == {"steps": EXECUTED["rollback"]}
 
 
 async def test_on_an_idle_thread_it_is_a_message_like_any(database: str) -> None:

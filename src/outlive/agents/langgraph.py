@@ -183,7 +183,8 @@ class LangGraphAgent(moments.Remembering):
             subgraphs=self._subgraphs,
         )
         _stopping_at(graph, call)
-        if context.run.thread_position in prelude.CUT and call.begins and call.fork is None:
+        cut = context.run.thread_position in prelude.CUT or prelude.takes_back(context.run)
+        if cut and call.begins and call.fork is None:
             async with aclosing(self._before(driven, call)) as items:
                 async for item in items:
                     yield item

@@ -23,7 +23,7 @@ from outlive.agents.graph_call import Call, Maker
 from outlive.agents.position import Graph, forget_answer, position_of, stands
 from outlive.model import Run
 from outlive.policy import OnBusy, OnTorn
-from outlive.states import Position
+from outlive.states import Position, State
 from outlive.store import Transactions, reads, standings
 
 CUT = (Position.TORN, Position.WAITING, Position.UNKNOWN)
@@ -57,7 +57,11 @@ class Prelude:
         chain = _chain(state.metadata)
         if chain in (self.context.run.origin, _repaired(self.context.run)):
             return None
-        return None if position is Position.CLEAN else Left(position=position, chain=chain)
+        left = Left(position=position, chain=chain)
+        if position is Position.CLEAN:
+            # A stop came between the last node and the verdict: the run is stopped, and nothing is left open.
+            return left if await self._takes_back(left, ended=State.STOPPED) else None
+        return left
 
     async def policy(self, left: Left) -> OnTorn:
         """Return what is to be done; raises ``ThreadTorn``, ``ThreadWaiting``.
@@ -76,13 +80,18 @@ class Prelude:
                 return OnTorn.ROLLBACK
         return declared
 
-    async def _takes_back(self, left: Left) -> bool:
-        """Say whether what was found is of the run that this one has displaced to take it back."""
+    async def _takes_back(self, left: Left, ended: State | None = None) -> bool:
+        """Say whether what was found is of the run that this one has displaced to take it back.
+
+        With ``ended`` only if that run ended so.
+        """
         run = self.context.run
-        if run.policy.on_busy is not OnBusy.ROLLBACK or run.displaces is None:
+        if not takes_back(run):
             return False
-        displaced = await self.run(run.displaces)
-        return displaced is not None and (left.chain == displaced.origin or run.left_by == displaced.run_id)
+        displaced = await self.run(cast("str", run.displaces))
+        if displaced is None or ended not in (None, displaced.state):
+            return False
+        return left.chain == displaced.origin or run.left_by == displaced.run_id
 
     def refusal(self, left: Left) -> errors.ThreadLeft:
         """The error of a message that must not be let in."""
@@ -168,6 +177,11 @@ class Prelude:
         if target is not None:
             config["configurable"]["checkpoint_id"] = target.checkpoint["id"]
         await saver.aput(config, checkpoint, metadata, {})
+
+
+def takes_back(run: Run) -> bool:
+    """Say whether a run has displaced another to take it back."""
+    return run.policy.on_busy is OnBusy.ROLLBACK and run.displaces is not None
 
 
 def note(said: OnTorn, left: Left, detail: str = "") -> agents.Note:
