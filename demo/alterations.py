@@ -98,7 +98,8 @@ async def _submit_stale(store: sqlite.SqliteStore, script: Script[Any]) -> Any:
 def _live_threads(connection: sqlite3.Connection) -> Live:
     found: Live = {}
     for row in connection.execute(
-        "SELECT thread_id, run_id, state FROM runs WHERE state IN ('queued', 'running') ORDER BY pos"
+        "SELECT thread_id, run_id, state, epoch, displaces FROM runs"
+        " WHERE state IN ('queued', 'running') ORDER BY pos"
     ):
         found.setdefault(row["thread_id"], []).append(dict(row))
     return found
