@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
@@ -76,6 +77,15 @@ class Executor(ThreadPoolExecutor):
         return call
 
 
+_watched: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+
 def watch() -> None:
-    """Make the running loop's default executor one that tells; an application's own may replace it."""
-    asyncio.get_running_loop().set_default_executor(Executor(thread_name_prefix="outlive-agent"))
+    """Make the running loop's default executor one that tells, once; an application's own may replace it.
+
+    It is the loop's, which ends it: another runtime on the same loop uses it too.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _watched:
+        _watched.add(loop)
+        loop.set_default_executor(Executor(thread_name_prefix="asyncio"))
