@@ -36,7 +36,6 @@ async def answered(service: Service, method: str, path: str, **more: Any) -> tup
         ("POST", "/runs", STREAM | {"Last-Event-ID": "{run}:1"}),
         ("GET", "/threads/{thread}", {}),
         ("HEAD", "/threads/{thread}", {}),
-        ("GET", "/threads/{thread}/events", STREAM),
         ("GET", "/threads/{thread}/events", {"Accept": "application/json"}),
         ("GET", "/runs?thread={thread}", {}),
         ("GET", "/runs?before={run}", {}),
