@@ -66,7 +66,7 @@ def test_the_presets_say_what_they_are_for() -> None:
     }
     job = policy.job()
     assert (job.on_disconnect, job.on_busy) == (OnDisconnect.CONTINUE, OnBusy.REJECT)
-    assert set(policy.PRESETS) == {"chat", "job"}
+    assert set(policy.PRESETS) == {"chat", "job", "server"}
 
 
 @given(POLICIES)

@@ -34,7 +34,7 @@ MOVES = {
     "hand_back": Move.HAND_BACK,
     "requeue_lost": Move.SWEEP,
 }
-KEEPS = {"renew", "append", "request_stop", "prune_run"}
+KEEPS = {"say_of_run", "tie_run", "renew", "append", "request_stop", "prune_run"}
 POSTGRESQL_ALONE = {"append_many", "live_tokens", "hold_token", "notify", "lock_migrations"}
 
 
