@@ -1,32 +1,7 @@
-"""Every test of metrics leaves a sound record behind, whatever it did."""
+"""Every test of metrics leaves a sound record behind: what the tests of the core get holds here too."""
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterator
-
-import pytest
-
-from core import record
-from outlive import failpoints, runtime
-
-
-@pytest.fixture
-def database(database: str) -> Iterator[str]:
-    """The URL of a database whose record is checked when the test is over."""
-    yield database
-    assert record.faults(database) == []
-
-
-@pytest.fixture
-def sqlite_url(sqlite_path: pathlib.Path) -> Iterator[str]:
-    """Like `database`, for what no kind of store can make a difference to."""
-    runtime.migrate(f"sqlite:///{sqlite_path}")
-    yield f"sqlite:///{sqlite_path}"
-    assert record.faults(f"sqlite:///{sqlite_path}") == []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_stays_armed() -> Iterator[None]:
-    yield
-    failpoints.disarm()
+from core.conftest import _nothing_stays_armed as _nothing_stays_armed
+from core.conftest import database as database
+from core.conftest import sqlite_url as sqlite_url
