@@ -1,4 +1,5 @@
 """Deletes threads, by a word or when their time has passed: their runs, events, checkpoints, bodies, files.
+Also the items of graphs' memory whose time has passed.
 
 Decides the order, and who goes on where somebody was cut off in the middle: any process, within a minute.
 From when on nothing can be written any more is in ``store.deleting``.
@@ -13,7 +14,7 @@ from typing import Any
 
 from outlive import artifacts, errors, signals
 from outlive.agents.positions import Forgets
-from outlive.store import Store, deleting, wakeup
+from outlive.store import Store, deleting, items, wakeup
 
 EVERY = 60.0
 THREADS = 100
@@ -119,6 +120,7 @@ class Deletion:
             try:
                 await self.clear_once()
                 await self.delete_passed()
+                await self._store.write(items.drop_passed())
             except Exception as failure:  # one thread that cannot be cleared must not end the look-out
                 self._signals.emit(signals.BackgroundFailed(duty="deletion", error=repr(failure)))
             await asyncio.sleep(EVERY)

@@ -56,8 +56,16 @@ def test_a_graph_its_builder_and_a_function_that_makes_one_are_served_alike(
 
 
 def test_what_has_no_meaning_here_is_named(tmp_path: pathlib.Path) -> None:
-    file = written(tmp_path, store={}, python_version="3.12", http={"app": "./an_agent.py:graph", "cors": {}})
-    assert langgraph_json.load(file, None).ignored == ("store", "http.cors")
+    file = written(
+        tmp_path, store={"odd": 1}, python_version="3.12", http={"app": "./an_agent.py:graph", "cors": {}}
+    )
+    assert langgraph_json.load(file, None).ignored == ("store.odd", "http.cors")
+
+
+def test_how_long_items_live_is_taken_from_it(tmp_path: pathlib.Path) -> None:
+    found = langgraph_json.load(written(tmp_path, store={"ttl": {"default_ttl": 60}}), None)
+    agent: Any = found.agents[0]
+    assert agent._store_ttl == {"default_ttl": 60, "refresh_on_read": True}
 
 
 def test_the_environment_is_set_unless_it_is_set_already(
@@ -82,6 +90,10 @@ def test_the_environment_is_set_unless_it_is_set_already(
         ({"graphs": {"agent": "./an_agent.py:WORD"}}, "neither a graph"),
         ({"env": "none.env"}, "none.env"),
         ({"auth": {"path": "./auth.py:auth"}}, "auth"),
+        ({"store": {"index": {"dims": 3}}}, "store.index"),
+        ({"store": {"ttl": {"default_ttl": "long"}}}, "default_ttl"),
+        ({"store": {"ttl": {"default": 5}}}, "default"),
+        ({"store": {"ttl": 5}}, "ttl"),
     ],
 )
 def test_an_entry_that_cannot_be_used_is_refused_by_its_name(

@@ -49,6 +49,7 @@ async def serving(
     agents = [
         LangGraphAgent("chat", graphs.chat(), policy=POLICY),
         LangGraphAgent("steps", graphs.steps(), policy=POLICY),
+        LangGraphAgent("memory", graphs.memory(), policy=POLICY),
     ]
     served = outlive.Outlive(database, agents, webhooks=webhooks)
     app = fastapi.FastAPI()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -81,4 +82,37 @@ def steps() -> Any:
     builder.add_edge("plan", "charge")
     builder.add_edge("charge", "notify")
     builder.add_edge("notify", END)
+    return builder.compile()
+
+
+class Memory(TypedDict, total=False):
+    """Whom a graph is to remember what of, and what it remembers then."""
+
+    user: str
+    fact: str
+    known: list[str]
+
+
+async def _remember(state: Memory, runtime: Runtime[None]) -> dict[str, Any]:
+    assert runtime.store is not None
+    await runtime.store.aput(("facts", state["user"]), state["fact"], {"fact": state["fact"]})
+    found = await runtime.store.asearch(("facts", state["user"]))
+    return {"known": sorted(item.value["fact"] for item in found)}
+
+
+def _recall(state: Memory, runtime: Runtime[None]) -> dict[str, Any]:
+    """A node that is no coroutine, which LangGraph runs in a thread."""
+    assert runtime.store is not None
+    found = runtime.store.get(("facts", state["user"]), state["fact"])
+    return {"known": [*state["known"], f"again {found.value['fact'] if found else 'nothing'}"]}
+
+
+def memory() -> Any:
+    """Remember something over all threads, and recall it."""
+    builder = StateGraph(Memory)
+    builder.add_node("remember", _remember)
+    builder.add_node("recall", _recall)
+    builder.add_edge(START, "remember")
+    builder.add_edge("remember", "recall")
+    builder.add_edge("recall", END)
     return builder.compile()

@@ -10,7 +10,6 @@ chain's: LangGraph then resumes from the chain's last checkpoint instead of star
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,9 +19,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
+from langgraph.store.base import TTLConfig
 
 from outlive import agents, errors, failpoints, signals
-from outlive.agents import fenced_saver, graph_call, graph_end, message_tokens, moments, prelude
+from outlive.agents import (
+    beside,
+    fenced_saver,
+    graph_call,
+    graph_end,
+    items,
+    message_tokens,
+    moments,
+    prelude,
+)
 from outlive.agents.position import Graph, stands
 from outlive.agents.position import Position as Position
 from outlive.agents.serde import Faithful
@@ -31,7 +40,6 @@ from outlive.gathering import Chunked, Gathering, Snapshots, Tokens
 from outlive.model import Claim
 from outlive.policy import OnTorn, RunPolicy
 from outlive.states import State
-from outlive.store import retry, sql
 
 MODES = ("updates", "values", "messages", "custom")
 
@@ -68,6 +76,9 @@ class LangGraphAgent(moments.Remembering):
     ``checkpointer`` ``"fenced"`` keeps checkpoints beside the runs, written under the fence; ``"own"`` uses
     the graph's own saver, which the fence can protect only as best it can.  ``serde`` replaces the
     serialiser of checkpoints, which is LangGraph's but does not take a dict for an object.
+
+    A graph that was compiled without a store has one beside the runs, a different one for each tenant, whose
+    items live as ``store_ttl`` says (LangGraph's own terms, in minutes).
     """
 
     drains = True
@@ -88,6 +99,7 @@ class LangGraphAgent(moments.Remembering):
         context: graph_call.Make | None = None,
         checkpointer: Literal["fenced", "own"] = "fenced",
         serde: SerializerProtocol | None = None,
+        store_ttl: TTLConfig | None = None,
     ) -> None:
         self.name = name
         self.policy = policy
@@ -100,6 +112,8 @@ class LangGraphAgent(moments.Remembering):
         self._own = _own_saver(name, graph) if checkpointer == "own" else None
         self._serde = serde or (self._own.serde if self._own else Faithful())
         self._savers: Savers | None = None
+        self._memory: items.Keeping | None = None
+        self._store_ttl = store_ttl
         self._store: Any = None
 
     # ------------------------------------------------------------ binding
@@ -113,14 +127,19 @@ class LangGraphAgent(moments.Remembering):
         if self._own is not None:
             checkpoints: fenced_saver.Checkpoints = fenced_saver.Elsewhere(self._own, store)
         else:
-            checkpoints = await _beside_the_runs(store)
+            checkpoints = await beside.checkpoints(store)
         self._savers = Savers(checkpoints=checkpoints, happenings=happenings, serde=self._serde)
+        self._memory = await beside.memory(store)
+
+    def items(self, tenant: str) -> items.Items:
+        """Return the long-term memory of a tenant, the same for all graphs on one database."""
+        if self._memory is None:
+            raise _unbound(self.name)
+        return items.Items(self._memory, tenant, self._store_ttl)
 
     def _saver(self, claim: Claim | None) -> fenced_saver.FencedSaver:
         if self._savers is None:
-            raise errors.NotReady(
-                f"Agent {self.name!r} is bound to no store.", hint="Call bind() with an open store first."
-            )
+            raise _unbound(self.name)
         return self._savers.saver(claim)
 
     def _with(self, saver: fenced_saver.FencedSaver) -> Graph:
@@ -167,6 +186,7 @@ class LangGraphAgent(moments.Remembering):
         """Drive one attempt.  Every checkpoint write that has begun is over before this generator is."""
         saver = self._saver(context.claim)
         graph = self._with(saver)
+        graph.store = graph.store or self.items(context.run.tenant)
         undeclared = Undeclared(graph)
         call = self._maker.call(context, undeclared)
         if call.ignored:
@@ -347,6 +367,12 @@ class _Control(RunControl):
 # ---------------------------------------------------------------- where checkpoints live
 
 
+def _unbound(name: str) -> errors.NotReady:
+    return errors.NotReady(
+        f"Agent {name!r} is bound to no store.", hint="Call bind() with an open store first."
+    )
+
+
 def _own_saver(name: str, graph: Graph) -> BaseCheckpointSaver[Any]:
     if not isinstance(graph.checkpointer, BaseCheckpointSaver):
         raise errors.Misconfigured(
@@ -354,39 +380,3 @@ def _own_saver(name: str, graph: Graph) -> BaseCheckpointSaver[Any]:
             hint="Compile it with one, or leave checkpointer out to keep checkpoints beside the runs.",
         )
     return graph.checkpointer
-
-
-async def _beside_the_runs(store: Any) -> fenced_saver.Checkpoints:
-    dialect: sql.Dialect = store.dialect
-    match dialect:
-        case sql.Dialect.SQLITE:
-            module = _import("saver_sqlite")
-            await _set_up(store, module.setup_sqlite)
-            checkpoints: fenced_saver.Checkpoints = module.SqliteCheckpoints(store)
-        case sql.Dialect.POSTGRESQL:
-            module = _import("saver_postgres")
-            await module.check_postgres(store)
-            checkpoints = module.PostgresCheckpoints(store)
-        case _:
-            assert_never(dialect)
-    return checkpoints
-
-
-async def _set_up(store: Any, work: Any) -> None:
-    try:
-        await store.in_writer(work)
-    except retry.Transient as failure:
-        raise errors.StoreUnavailable(
-            "The checkpoint tables could not be made: the file is busy."
-        ) from failure
-
-
-def _import(name: str) -> Any:
-    # By name, so that nobody needs the driver of a database that he does not use.
-    try:
-        return importlib.import_module(f"outlive.agents.{name}")
-    except ImportError as missing:
-        raise errors.Misconfigured(
-            "LangGraph's saver for this database is not installed.",
-            hint="Run: pip install 'outlive[langgraph,postgres]'",
-        ) from missing

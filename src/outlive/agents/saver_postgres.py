@@ -26,7 +26,7 @@ from psycopg import errors as pg_errors
 from psycopg.rows import dict_row
 
 from outlive import errors
-from outlive.agents import fenced_saver
+from outlive.agents import fenced_saver, items_postgres
 from outlive.model import Claim, Row
 from outlive.store import sql, steps
 from outlive.store.script import Script
@@ -206,7 +206,7 @@ async def _version(connection: Connection) -> int:
 
 
 def setup_postgres(dsn: str) -> None:
-    """Create or update the saver's tables, one process at a time.  Blocks; repeatable.
+    """Create or update the tables of checkpoints and items, one process at a time.  Blocks; repeatable.
 
     ``dsn`` must not lead through a transaction pooler.  Raises ``StoreUnavailable``.
     """
@@ -216,6 +216,7 @@ def setup_postgres(dsn: str) -> None:
         ) as connection:
             _await_turn(connection)
             PostgresSaver(connection).setup()
+            items_postgres.set_up(connection)
     except psycopg.OperationalError as failure:
         raise errors.StoreUnavailable(
             "The database cannot be reached.", hint="Start it, or correct the database URL."

@@ -22,7 +22,7 @@ from typing import Any
 from outlive import errors, policy
 from outlive.agents import Agent
 
-_USED = frozenset({"graphs", "env", "dependencies", "auth", "http"})
+_USED = frozenset({"graphs", "env", "dependencies", "auth", "http", "store"})
 _OF_A_BUILD = frozenset(
     {
         "$schema",
@@ -78,8 +78,9 @@ def load(file: str, preset: str | None) -> LangGraphJson:
             f"{file} names a handler for auth, which is not asked here.",
             hint="Take the entry out, and use --auth keys or --auth jwt.",
         )
+    ttl = _lifetimes(said.get("store") or {})
     return LangGraphJson(
-        agents=[_agent(name, entry, home, declared) for name, entry in graphs.items()],
+        agents=[_agent(name, entry, home, declared, ttl) for name, entry in graphs.items()],
         app=_named(http["app"], home) if http.get("app") else None,
         ignored=_ignored(said, http),
     )
@@ -114,7 +115,36 @@ def _preset(preset: str | None) -> str:
 
 def _ignored(said: Mapping[str, Any], http: Mapping[str, Any]) -> tuple[str, ...]:
     named = [name for name in said if name not in _USED | _OF_A_BUILD]
-    return (*named, *(f"http.{name}" for name in http if name != "app"))
+    inner = [f"store.{name}" for name in said.get("store") or {} if name not in ("ttl", "index")]
+    return (*named, *inner, *(f"http.{name}" for name in http if name != "app"))
+
+
+def _lifetimes(store: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how long items of the graphs' memory live, in minutes; None: for ever, unless they say so."""
+    if store.get("index"):  # to leave it out would answer every search by meaning with anything
+        raise errors.Misconfigured(
+            "store.index asks for a search by meaning, which there is not here.",
+            hint="Take the entry out, or compile the graph with a store of its own.",
+        )
+    ttl = store.get("ttl")
+    if ttl is None:
+        return None
+    numbers = {"default_ttl", "sweep_interval_minutes"}
+    wrong = [
+        name
+        for name, value in (ttl.items() if isinstance(ttl, dict) else [("ttl", ttl)])
+        if not (
+            (name in numbers and isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+            or (name == "refresh_on_read" and isinstance(value, bool))
+        )
+    ]
+    if wrong:
+        raise errors.Misconfigured(
+            f"store.ttl cannot be used: {', '.join(wrong)}.",
+            hint="It has default_ttl and sweep_interval_minutes, in minutes, and refresh_on_read.",
+        )
+    found: dict[str, Any] = ttl
+    return {"refresh_on_read": True, **found}
 
 
 # ------------------------------------------------------------ the environment
@@ -195,10 +225,12 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _agent(name: str, entry: Any, home: Path, declared: policy.RunPolicy) -> Agent:
+def _agent(
+    name: str, entry: Any, home: Path, declared: policy.RunPolicy, ttl: Mapping[str, Any] | None
+) -> Agent:
     graph = _graph(name, _named(entry, home))
     wrapped: Agent = importlib.import_module("outlive.agents.langgraph").LangGraphAgent(
-        name, graph, policy=declared
+        name, graph, policy=declared, store_ttl=ttl
     )
     return wrapped
 

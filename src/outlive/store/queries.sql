@@ -801,6 +801,19 @@ DELETE FROM writes WHERE thread_id = :thread_id
 WITH blobs AS (DELETE FROM checkpoint_blobs WHERE thread_id = :thread_id)
 DELETE FROM checkpoint_writes WHERE thread_id = :thread_id
 
+-- ------------------------------------------------------------------ LangGraph's table of items
+-- The long-term memory of graphs.  It is there if a graph was ever bound to this database.
+
+-- name: has_items
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'store'
+
+-- name: has_items [postgresql]
+SELECT 1 AS found WHERE to_regclass('store') IS NOT NULL
+
+-- name: drop_passed_items
+DELETE FROM store WHERE expires_at IS NOT NULL AND expires_at < CURRENT_TIMESTAMP
+RETURNING key
+
 -- ------------------------------------------------------------------ the database itself
 
 -- name: any_table [sqlite]
