@@ -41,13 +41,13 @@ debian:
 		&& apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $$missing >/dev/null; } \
 	|| echo "Not installed: $$missing. It takes Debian or Ubuntu, and root."
 
-NODE := tests/client/node_modules/.installed
+NODE := $(addsuffix /node_modules/.installed,tests/client tests/langgraph_server/js)
 
-$(NODE): tests/client/package.json
-	@command -v npm >/dev/null || { echo "Not there: npm. The tests of the JavaScript client need Node 20 or newer."; exit 0; }; \
-	echo "Installing the tools of the JavaScript client's tests into $(@D)"; \
-	npm install --prefix tests/client --no-package-lock --no-audit --no-fund --ignore-scripts --silent && touch $@ \
-	|| echo "Not installed: what tests/client/package.json names."
+$(NODE): %/node_modules/.installed: %/package.json
+	@command -v npm >/dev/null || { echo "Not there: npm. The tests of clients in JavaScript need Node 20 or newer."; exit 0; }; \
+	echo "Installing the tools of JavaScript tests into $(@D)"; \
+	npm install --prefix $* --no-package-lock --no-audit --no-fund --ignore-scripts --silent && touch $@ \
+	|| echo "Not installed: what $< names."
 
 .PHONY: demo
 demo: $(STAMP) ## Show what leaving clients, killed and frozen workers leave behind (BREAK=... breaks a part)
@@ -80,5 +80,5 @@ serve: $(STAMP) ## Serve the demo's agents and their provider (ARGS=... goes to 
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
-	rm -rf .venv build dist tests/client/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist $(dir $(NODE)) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,19 +5,17 @@ Those are written in JavaScript, where they can use what the client is for: see 
 
 from __future__ import annotations
 
-import os
+import functools
 import pathlib
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
 import pytest
 
+from client import node_programs
+from client.node_programs import Done
 from outlive import policy
 from outlive.http import native
 
@@ -26,36 +24,7 @@ MODULE = HERE.parents[1] / "src" / "outlive" / "client" / "outlive.js"
 TOOLS = HERE / "node_modules"
 IN_A_BROWSER = "browser.test.mjs"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SUMMARY = re.compile(r"^\S+ (tests|pass|skipped|todo) (\d+)$", re.MULTILINE)
-
-
-class Done(NamedTuple):
-    """How a program ended, and what it said."""
-
-    code: int
-    said: str
-
-
-def _run(*command: str, within: float = 50) -> Done:
-    """Run a program, and end all that it started if it takes longer."""
-    environment = os.environ | {"PYTHON": sys.executable, "NO_COLOR": "1"}
-    environment |= {"BROWSER_FOR_TESTS": _browser() or ""}
-    process = subprocess.Popen(
-        command,
-        cwd=HERE,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, _ = process.communicate(timeout=within)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        said += f"\nnot done within {within} s"
-    return Done(process.returncode, said)
+_run = functools.partial(node_programs.run, HERE)
 
 
 def _browser() -> str | None:
@@ -66,24 +35,19 @@ def _browser() -> str | None:
 def begun(node: str) -> Iterator[dict[str, Future[Done]]]:
     """The tests in JavaScript, all of them at once: most of their time they wait."""
     files = {path.name for path in HERE.glob("*.test.mjs")} - {IN_A_BROWSER}
-    options = (node, "--test", "--test-force-exit", "--test-concurrency=3", "--test-reporter=spec")
+    options = (node, *node_programs.TEST, "--test-concurrency=3")
+    browser = {"BROWSER_FOR_TESTS": _browser() or ""}
     with ThreadPoolExecutor(2) as threads:
         begun = {"node": threads.submit(_run, *options, *sorted(files), within=100)}
         if _browser() and (TOOLS / "playwright-core").exists():
-            begun["browser"] = threads.submit(_run, *options, IN_A_BROWSER, within=100)
+            begun["browser"] = threads.submit(_run, *options, IN_A_BROWSER, within=100, **browser)
         yield begun
 
 
 @pytest.fixture(scope="module")
 def node() -> str:
     """Node, if it is new enough."""
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("Node is not installed; the client's tests need Node 20 or newer")
-    version = _run(found, "--version").said.strip()
-    if int(version[1:].partition(".")[0]) < 20:
-        pytest.skip(f"Node is too old: {version}; the client's tests need Node 20 or newer")
-    return found
+    return node_programs.node()
 
 
 def _tool(name: str) -> pathlib.Path:
@@ -100,7 +64,7 @@ def test_the_types_are_right_and_tell_callers_what_is_wrong(node: str) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_client_in_node(begun: dict[str, Future[Done]]) -> None:
-    _all_pass(begun["node"].result())
+    node_programs.all_pass(begun["node"].result())
 
 
 @pytest.mark.timeout(120)
@@ -108,14 +72,7 @@ def test_the_client_in_a_browser(begun: dict[str, Future[Done]]) -> None:
     _tool("playwright-core")
     if _browser() is None:
         pytest.skip("no Chromium is installed: make test installs Debian's, as root")
-    _all_pass(begun["browser"].result())
-
-
-def _all_pass(done: Done) -> None:
-    assert done.code == 0, done.said[-20_000:]
-    counted = {name: int(number) for name, number in SUMMARY.findall(done.said)}
-    assert counted["tests"] == counted["pass"] > 0, counted
-    assert (counted["skipped"], counted["todo"]) == (0, 0)
+    node_programs.all_pass(begun["browser"].result())
 
 
 def test_the_declared_types_are_those_of_the_module(node: str, tmp_path: pathlib.Path) -> None:

@@ -79,6 +79,40 @@ class Messages:
         return tuple(self._open)
 
 
+@dataclass(kw_only=True, slots=True)
+class Loose:
+    """Messages that were said and that no state has yet.
+
+    Clients keep those until a state without them follows one with them: that is how to take one back.
+    """
+
+    _values: Data = field(default_factory=dict)
+    _since: dict[tuple[str, ...], dict[str, Data]] = field(default_factory=dict)
+
+    def said(self, namespace: tuple[str, ...], data: Data) -> None:
+        """Take note of what is shown of a message."""
+        here = self._since.setdefault(namespace, {})
+        if data["event"] == "message-start":
+            here[data["id"]] = {"type": data["role"], "id": data["id"], "content": ""}
+        elif data["event"] == "content-block-delta" and data["delta"]["type"] == "text-delta":
+            here[next(reversed(here))]["content"] += data["delta"]["text"]
+
+    def settled(self, namespace: tuple[str, ...], values: Any) -> None:
+        """Take note of a state: what was said in its place before is in it, or never will be."""
+        self._since.pop(namespace, None)
+        if not namespace and isinstance(values, dict):
+            self._values = values
+
+    def taken_back(self) -> Sequence[Data]:
+        """Return a state with the messages that no state has, and one without; nothing if there is none."""
+        messages = self._values.get("messages")
+        loose = [message for here in self._since.values() for message in here.values()]
+        self._since.clear()
+        if not loose or not isinstance(messages, list):
+            return ()
+        return {**self._values, "messages": messages + loose}, self._values
+
+
 def _begun(now: _Open, message: Data) -> Data:
     model = message.get("response_metadata") or {}
     about = {

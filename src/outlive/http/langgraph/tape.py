@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from outlive.agents.graph_call import REFS
 from outlive.http.langgraph import frames, wire
-from outlive.http.langgraph.blocks import Messages
+from outlive.http.langgraph.blocks import Loose, Messages
 from outlive.model import Event, EventKind
 from outlive.states import State
 
@@ -89,6 +89,8 @@ class Tape:
     run_id: str
     graph: str
     _messages: Messages = field(default_factory=Messages)
+    _loose: Loose = field(default_factory=Loose)
+    _last: Made | None = None
     _inside: dict[Namespace, None] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
     _calls: set[str] = field(default_factory=set)
@@ -117,6 +119,7 @@ class Tape:
     def _made(self, event: Event) -> Iterator[Made]:
         match event.kind:
             case EventKind.ATTEMPT:
+                yield from self._taken_back()
                 yield _lifecycle((), "running", self.graph, f"running:{event.epoch}")
             case EventKind.CHUNK:
                 yield from self._chunk(event)
@@ -137,6 +140,7 @@ class Tape:
             case "values":
                 yield from self._questions(namespace, data)
                 yield _plain("values", namespace, _without(data))
+                self._loose.settled(namespace, _without(data))
             case "updates":
                 yield from self._updates(namespace, data)
             case "messages":
@@ -150,7 +154,8 @@ class Tape:
                 told = data if isinstance(named, str) else {"payload": data}
                 yield "custom", "custom", namespace, told, None, named if isinstance(named, str) else None
             case _ if mode == REFS:
-                yield _plain("checkpoints", namespace, data)
+                self._last = _plain("checkpoints", namespace, data)
+                yield self._last
 
     def _entered(self, namespace: Namespace) -> Iterator[Made]:
         """Say of every subgraph that it has begun, before anything of it."""
@@ -201,15 +206,25 @@ class Tape:
 
     def _said(self, namespace: Namespace, shown: Iterator[Data]) -> Iterator[Made]:
         for data in shown:
+            self._loose.said(namespace, data)
             yield _plain("messages", namespace, data)
+
+    def _taken_back(self) -> Iterator[Made]:
+        """Take back what was said in a step that did not come to its end: no state will have it."""
+        for namespace in self._messages.places():
+            yield from self._said(namespace, self._messages.finish(namespace))
+        for values in self._loose.taken_back():
+            yield _plain("values", (), values)
 
     # ------------------------------------------------------------ the end
 
     def _end(self, verdict: Data) -> Iterator[Made]:
-        for namespace in self._messages.places():
-            yield from self._said(namespace, self._messages.finish(namespace))
         state = State(verdict["state"])
         how = _ENDS.get(state, "interrupted")
+        if state not in (State.SUCCEEDED, State.WAITING):
+            yield from self._taken_back()
+        for namespace in self._messages.places():
+            yield from self._said(namespace, self._messages.finish(namespace))
         for place in reversed(list(self._inside)):
             yield _lifecycle(place, how, place[-1].partition(":")[0], f"{how}:{'|'.join(place)}")
         told = (
@@ -218,6 +233,10 @@ class Tape:
         if verdict.get("reason"):
             told["reason"] = verdict["reason"]
         yield _lifecycle((), how, self.graph, how, **told)
+        if self._last is not None:
+            # A client that hears of the end on one of its connections first stops reading the others until
+            # something numbered above the end is there.
+            yield self._last
 
 
 _ENDS = {State.SUCCEEDED: "completed", State.FAILED: "failed", State.ABANDONED: "failed"}
