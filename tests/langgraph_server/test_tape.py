@@ -34,7 +34,7 @@ def events(*said: tuple[EventKind, str | None, Any]) -> Iterator[Event]:
         )
 
 
-ATTEMPT = (EventKind.ATTEMPT, None, {})
+ATTEMPT: tuple[EventKind, None, Any] = (EventKind.ATTEMPT, None, {})
 
 
 def chunk(mode: str, data: Any) -> tuple[EventKind, str, Any]:
