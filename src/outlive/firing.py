@@ -16,7 +16,7 @@ from outlive import cron, errors, failpoints, seams, signals
 from outlive.agents import Registry
 from outlive.commands import Commands
 from outlive.policy import RunPolicy
-from outlive.store import Store, schedules, wakeup
+from outlive.store import Store, deleting, schedules, wakeup
 from outlive.store.schedules import Missed, Occurrence, Plan, Planned, Schedule, Status, Why
 
 LATEST = 100
@@ -148,7 +148,7 @@ class Timetable:
         return late is not None
 
     async def _submit(self, each: Occurrence) -> None:
-        await self._commands.submit(
+        made = await self._commands.submit(
             each.agent,
             each.input,
             thread=each.thread,
@@ -160,6 +160,9 @@ class Timetable:
             webhook=each.webhook,
             run_id=each.run_id,
         )
+        if each.passes_after is not None:
+            run = made.run
+            await self._store.write(deleting.pass_after(run.tenant, run.thread, each.passes_after))
 
     async def _skip(self, each: Occurrence, why: Why, error: str | None) -> bool:
         if await self._store.write(schedules.skipped(each.run_id, why, error)):

@@ -24,7 +24,7 @@ LONGEST_GRACE = 366 * 86400.0
 CHANGEABLE = frozenset(
     {
         *("cron", "timezone", "agent", "input", "thread", "name", "metadata", "policy", "webhook"),
-        *("missed", "grace", "ends_at"),
+        *("missed", "grace", "ends_at", "passes_after"),
     }
 )
 _TRIES = 10
@@ -64,6 +64,7 @@ class Desk:
         missed: str = Missed.SKIP,
         grace: float = GRACE,
         ends_at: float | None = None,
+        passes_after: float | None = None,
         paused: bool = False,
         tenant: str = "",
         principal: str = "",
@@ -71,8 +72,9 @@ class Desk:
         """Make a schedule: each slot of ``cron`` in ``timezone`` becomes a run, or says why not.
 
         ``policy`` are changes to the agent's, by name.  A slot that is noticed more than ``grace`` seconds
-        late is a missed one.  There is none after ``ends_at`` (seconds since the epoch).  Raises
-        ``InvalidInput``, and ``NotFound`` for an agent.
+        late is a missed one.  There is none after ``ends_at`` (seconds since the epoch).  Without a
+        ``thread`` each run has its own, which is deleted ``passes_after`` seconds after the last that happens
+        on it (None: never).  Raises ``InvalidInput``, and ``NotFound`` for an agent.
         """
         now = await self._store.read(schedules.clock())
         wanted = Schedule(
@@ -91,6 +93,7 @@ class Desk:
             missed=_missed(missed),
             grace=grace,
             ends_at=ends_at,
+            passes_after=passes_after,
             state=Status.PAUSED if paused else Status.ACTIVE,
             seen_until=now,
             next_at=None,
@@ -128,8 +131,10 @@ class Desk:
 
     async def update(self, schedule_id: str, *, tenant: str = "", **changes: Any) -> Schedule:
         """Change some of what ``create`` takes; raises ``NotFound`` and ``InvalidInput``."""
+        if "paused" in changes:
+            changes["state"] = Status.PAUSED if changes.pop("paused") else Status.ACTIVE
         for field in changes:
-            if field not in CHANGEABLE:
+            if field not in CHANGEABLE | {"state"}:
                 raise errors.InvalidInput(f"{field} of a schedule cannot be changed.", field=field)
         if "missed" in changes:
             changes["missed"] = _missed(changes["missed"])
@@ -184,6 +189,12 @@ class Desk:
         _check_number("grace", wanted.grace, LONGEST_GRACE)
         if wanted.ends_at is not None:
             _check_number("ends_at", wanted.ends_at, cron.LAST)
+        if wanted.passes_after is not None:
+            _check_number("passes_after", wanted.passes_after, LONGEST_GRACE)
+            if wanted.thread is not None:
+                raise errors.InvalidInput(
+                    "passes_after is for runs that have threads of their own.", field="passes_after"
+                )
         known = policy.job() if self._registry is None else self._registry[wanted.agent].policy
         firing.policy_of(known, wanted.policy)
         if self._registry is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import fastapi
 import httpx
+import psycopg
 import pytest
 from fastapi import Request
 from langgraph_sdk import client as sdk
@@ -108,3 +112,19 @@ async def stranger(lasting_service: tuple[outlive.Outlive, str]) -> AsyncIterato
     """The same service for somebody else."""
     async with as_tenant(*lasting_service, f"stranger-{next(_names)}") as found:
         yield found
+
+
+async def asked(url: str, text: str) -> list[tuple[Any, ...]]:
+    """What the database itself says."""
+    if url.startswith("sqlite"):
+
+        def ask() -> list[tuple[Any, ...]]:
+            with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+                rows = connection.execute(text).fetchall()
+                connection.commit()
+                return rows
+
+        return await asyncio.to_thread(ask)
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        found = await connection.execute(text.encode())
+        return await found.fetchall() if found.description else []

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
 from typing import Any
 
-import psycopg
 import pytest
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk import errors as sdk_errors
 
 import outlive
 from langgraph_server import graphs
-from langgraph_server.conftest import POLICY, Service
+from langgraph_server.conftest import POLICY, Service, asked
 from outlive.agents import items
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.store import items as passing
@@ -161,27 +158,11 @@ async def test_items_that_two_write_at_once_are_both_kept(service: Service) -> N
     assert sorted(one["key"] for one in found["items"]) == sorted(keys)
 
 
-async def _asked(url: str, text: str) -> list[tuple[Any, ...]]:
-    """What the database itself says."""
-    if url.startswith("sqlite"):
-
-        def ask() -> list[tuple[Any, ...]]:
-            with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-                rows = connection.execute(text).fetchall()
-                connection.commit()
-                return rows
-
-        return await asyncio.to_thread(ask)
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        found = await connection.execute(text.encode())
-        return await found.fetchall() if found.description else []
-
-
 async def _age(service: Service, key: str) -> None:
     """Have an item's time be over, as the database counts."""
     url = service.outlive._database
     before = "datetime('now', '-1 minute')" if url.startswith("sqlite") else "now() - interval '1 minute'"
-    await _asked(url, f"UPDATE store SET expires_at = {before} WHERE key = '{key}'")
+    await asked(url, f"UPDATE store SET expires_at = {before} WHERE key = '{key}'")
 
 
 async def test_an_item_whose_time_has_passed_is_taken_away_unless_it_was_read_with_that_word(
@@ -219,7 +200,7 @@ async def test_items_live_as_long_as_a_langgraph_json_says(database: str) -> Non
         mine = agent.items("t")
         await mine.aput(("a",), "passes", {})
         await mine.aput(("a",), "stays", {}, ttl=None)
-        told: dict[str, Any] = dict(await _asked(database, "SELECT key, ttl_minutes FROM store"))
+        told: dict[str, Any] = dict(await asked(database, "SELECT key, ttl_minutes FROM store"))
         assert told == {"passes": 5, "stays": None}
         assert await mine.aget(("a",), "passes") is not None
         assert await served.store.write(passing.drop_passed()) == 0

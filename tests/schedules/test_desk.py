@@ -92,6 +92,7 @@ async def test_a_schedule_is_made_changed_and_followed_over_http(database: str) 
         {"missed": "perhaps"},
         {"policy": {"on_busy": "perhaps"}},
         {"ends_at": 1},
+        {"passes_after": 5, "thread": "of all its runs"},
         {"colour": "red"},
     ],
 )

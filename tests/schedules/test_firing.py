@@ -81,6 +81,23 @@ async def test_S25_whoever_dies_between_two_steps_is_taken_over_and_no_slot_has_
         assert [each.slot for each in reversed(found)] == [first + n for n in range(len(found))]
 
 
+async def test_the_thread_of_a_schedules_run_passes_when_it_says_so_and_another_stays(database: str) -> None:
+    async with support.serving(database) as served:
+        passing = await served.schedule(support.EACH_SECOND, "agent", passes_after=0.0)
+        staying = await served.schedule(support.EACH_SECOND, "agent")
+        threads = []
+        for made in (passing, staying):
+            found = await support.until(
+                served, made.schedule_id, lambda all_: bool(all_) and support.settled(all_)
+            )
+            await served.schedules.pause(made.schedule_id)
+            threads.append((await served.result(str(found[-1].public()["run_id"]))).thread)
+        assert await served.deletion().delete_passed() >= 1
+        with pytest.raises(errors.NotFound):
+            await served.thread(threads[0])
+        assert (await served.thread(threads[1])).thread == threads[1]
+
+
 async def test_S25_a_submit_that_is_repeated_after_its_run_was_stopped_makes_no_second_one(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

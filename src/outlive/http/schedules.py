@@ -41,6 +41,7 @@ class Changes(pydantic.BaseModel):
     missed: Missed = Missed.SKIP
     grace: Seconds = desk.GRACE
     ends_at: Seconds | None = None
+    passes_after: Seconds | None = None
 
 
 class NewSchedule(Changes):

@@ -1413,9 +1413,9 @@ FROM counted GROUP BY agent, state, reason ORDER BY agent, state, reason
 
 -- name: insert_schedule
 INSERT INTO schedules (schedule_id, tenant, name, cron, timezone, agent, thread, input, metadata, policy, webhook,
-    principal, missed, grace_ms, ends_at, state, seen_until, next_at, version, created_at, updated_at)
+    principal, missed, grace_ms, ends_at, state, seen_until, next_at, passes_after_ms, version, created_at, updated_at)
 VALUES (:schedule_id, :tenant, :name, :cron, :timezone, :agent, :thread, :input, :metadata, :policy, :webhook,
-    :principal, :missed, :grace_ms, :ends_at, :state, :seen_until, :next_at, 1, {now}, {now})
+    :principal, :missed, :grace_ms, :ends_at, :state, :seen_until, :next_at, :passes_after_ms, 1, {now}, {now})
 ON CONFLICT (schedule_id) DO NOTHING
 
 -- name: schedule
@@ -1452,7 +1452,8 @@ WHERE schedule_id = :schedule_id
 UPDATE schedules SET name = :name, cron = :cron, timezone = :timezone, agent = :agent, thread = :thread,
     input = :input, metadata = :metadata, policy = :policy, webhook = :webhook, missed = :missed,
     grace_ms = :grace_ms, ends_at = CAST(:ends_at AS BIGINT), state = :state, seen_until = :seen_until,
-    next_at = CAST(:next_at AS BIGINT), version = version + 1, updated_at = {now}
+    next_at = CAST(:next_at AS BIGINT), passes_after_ms = CAST(:passes_after_ms AS BIGINT), version = version + 1,
+    updated_at = {now}
 WHERE schedule_id = :schedule_id AND tenant = :tenant AND version = :version AND seen_until = :seen
 RETURNING {schedule}
 
@@ -1460,14 +1461,17 @@ RETURNING {schedule}
 DELETE FROM schedules WHERE schedule_id = :schedule_id AND tenant = :tenant
 RETURNING schedule_id
 
+-- name: schedules_of_thread
+SELECT schedule_id FROM schedules WHERE tenant = :tenant AND thread = :thread
+
 -- name: drop_occurrences
 DELETE FROM occurrences WHERE schedule_id = :schedule_id
 
 -- name: insert_occurrence
 INSERT INTO occurrences (schedule_id, slot, run_id, slots, tenant, agent, thread, input, metadata, policy, webhook,
-    principal, state, reason, deadline, tries, try_at, created_at, ended_at)
+    principal, passes_after_ms, state, reason, deadline, tries, try_at, created_at, ended_at)
 SELECT schedule_id, :slot, :run_id, :slots, tenant, agent, thread, input, metadata, policy, webhook,
-    principal, CAST(:state AS TEXT), CAST(:reason AS TEXT), CAST(:deadline AS BIGINT), 0, {now}, {now},
+    principal, passes_after_ms, CAST(:state AS TEXT), CAST(:reason AS TEXT), CAST(:deadline AS BIGINT), 0, {now}, {now},
     CASE WHEN :state = 'skipped' THEN {now} END
 FROM schedules WHERE schedule_id = :schedule_id
 ON CONFLICT (schedule_id, slot) DO NOTHING

@@ -65,7 +65,8 @@ class Schedule:
     """A schedule as it stands.  Times are in seconds since the epoch; ``grace`` is in seconds.
 
     ``policy`` are changes to its agent's.  ``seen_until``: all slots up to here are accounted for.
-    ``principal``: whose limits its runs count for, and whose API key must still hold.
+    ``principal``: whose limits its runs count for, and whose API key must still hold.  ``passes_after``: how
+    many seconds after the last that happens on it the thread of a run is deleted (None: never).
     """
 
     schedule_id: str
@@ -86,6 +87,7 @@ class Schedule:
     state: Status
     seen_until: float
     next_at: float | None
+    passes_after: float | None = None
     version: int = 1
     created_at: float = 0.0
     updated_at: float = 0.0
@@ -105,6 +107,7 @@ class Schedule:
             state=Status(row["state"]),
             seen_until=row["seen_until"] / 1000,
             next_at=seconds(row["next_at"]),
+            passes_after=seconds(row["passes_after_ms"]),
             version=row["version"],
             created_at=row["created_at"] / 1000,
             updated_at=row["updated_at"] / 1000,
@@ -124,6 +127,7 @@ class Schedule:
             **{name: _ms(getattr(self, name)) for name in ("ends_at", "seen_until", "next_at")},
             "missed": self.missed.value,
             "grace_ms": millis(self.grace),
+            "passes_after_ms": _ms(self.passes_after),
             "state": self.state.value,
         }
 
@@ -154,6 +158,7 @@ class Occurrence:
     error: str | None
     created_at: float
     ended_at: float | None
+    passes_after: float | None = None
     barred: Why | None = None
 
     @classmethod
@@ -170,6 +175,7 @@ class Occurrence:
             reason=Why(row["reason"]) if row["reason"] else None,
             created_at=row["created_at"] / 1000,
             ended_at=seconds(row["ended_at"]),
+            passes_after=seconds(row["passes_after_ms"]),
             barred=Why(row["barred"]) if row["barred"] else None,
         )
 
@@ -301,6 +307,14 @@ def drop(schedule_id: str, tenant: str) -> Steps[None]:
     if not (yield statement("drop_schedule", schedule_id=schedule_id, tenant=tenant)):
         raise unknown(schedule_id)
     yield statement("drop_occurrences", schedule_id=schedule_id)
+
+
+@script()
+def drop_of_thread(tenant: str, thread: str) -> Steps[None]:
+    """Take away the schedules whose runs are on a thread."""
+    for row in (yield statement("schedules_of_thread", tenant=tenant, thread=thread)):
+        yield statement("drop_schedule", schedule_id=row["schedule_id"], tenant=tenant)
+        yield statement("drop_occurrences", schedule_id=row["schedule_id"])
 
 
 @script(reads=True)

@@ -65,12 +65,12 @@ _NOTIFICATION = ", ".join(
 _SCHEDULE = """schedules.schedule_id, schedules.tenant, schedules.name, schedules.cron, schedules.timezone,
     schedules.agent, schedules.thread, schedules.input, schedules.metadata, schedules.policy,
     schedules.webhook, schedules.principal, schedules.missed, schedules.grace_ms, schedules.ends_at,
-    schedules.state, schedules.seen_until, schedules.next_at, schedules.version,
+    schedules.state, schedules.seen_until, schedules.next_at, schedules.version, schedules.passes_after_ms,
     schedules.created_at, schedules.updated_at, {now} AS now_ms"""
 _OCCURRENCE = """occurrences.schedule_id, occurrences.slot, occurrences.run_id, occurrences.slots,
     occurrences.tenant, occurrences.agent, occurrences.thread, occurrences.input, occurrences.metadata,
     occurrences.policy, occurrences.webhook, occurrences.principal, occurrences.state, occurrences.reason,
-    occurrences.error, occurrences.created_at, occurrences.ended_at"""
+    occurrences.error, occurrences.created_at, occurrences.ended_at, occurrences.passes_after_ms"""
 _WORDS: dict[Dialect, dict[str, str]] = {
     Dialect.SQLITE: {
         "now": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",

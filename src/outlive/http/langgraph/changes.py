@@ -20,7 +20,7 @@ from outlive.http import body
 from outlive.http.langgraph import bodies, states, wire
 from outlive.http.langgraph.plane import Plane
 from outlive.model import Run
-from outlive.store import searching
+from outlive.store import schedules, searching
 from outlive.store.searching import FoundThread
 
 
@@ -42,7 +42,7 @@ class _Changes:
     async def delete(self, request: Request, thread_id: str) -> Response:
         """Delete a thread; 409 while what an effect came to is open."""
         found = await self._plane.thread(request, thread_id)
-        await self._outlive.delete_thread(found.thread.thread, tenant=wire.tenant(request))
+        await self._delete(wire.tenant(request), found.thread.thread)
         return Response(status_code=204)
 
     async def prune(self, request: Request) -> Response:
@@ -55,13 +55,17 @@ class _Changes:
         pruned, kept = 0, []
         for name in dict.fromkeys(wire.thread_name(one) for one in wanted.thread_ids):
             try:
-                await self._outlive.delete_thread(name, tenant=wire.tenant(request))
+                await self._delete(wire.tenant(request), name)
                 pruned += 1
             except errors.NotFound:
                 continue
             except errors.ThreadUnsettled as failure:
                 kept.append({"thread_id": name, "detail": failure.message})
         return body.Json({"pruned_count": pruned, **({"kept": kept} if kept else {})})
+
+    async def _delete(self, tenant: str, name: str) -> None:
+        await self._outlive.delete_thread(name, tenant=tenant)
+        await self._outlive.store.write(schedules.drop_of_thread(tenant, name))  # they would make it anew
 
     async def copy(self, request: Request, thread_id: str) -> Response:
         """Copy a thread's states and metadata to a new thread; its runs are not copied."""

@@ -93,7 +93,30 @@ def _input(new: NewRun) -> Any:
     return {"command": new.command.given()}
 
 
+async def scheduled(plane: Plane, request: Request, new: NewRun, *, thread: str | None) -> dict[str, Any]:
+    """Return what a schedule has of a request for its runs: agent, input, policy, and what is kept.
+
+    Raises ``NotFound`` for a thread that is not there.
+    """
+    tenant = wire.tenant(request)
+    assistant = await plane.assistant(tenant, new.assistant_id)
+    agent = plane.graph(assistant)
+    if thread is not None:
+        about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
+        await _thread(plane, tenant, thread, about, make=False)
+    return {
+        "agent": agent.name,
+        "input": _input(new),
+        "policy": _changes(request, new),
+        "metadata": _kept(new, assistant, agent, None),
+    }
+
+
 def _policy(request: Request, new: NewRun, agent: LangGraphAgent) -> RunPolicy:
+    return agent.policy.but(**_changes(request, new))
+
+
+def _changes(request: Request, new: NewRun) -> dict[str, Any]:
     durability = new.durability
     if durability is None and new.checkpoint_during is not None:
         durability = Durability.ASYNC if new.checkpoint_during else Durability.EXIT
@@ -104,7 +127,7 @@ def _policy(request: Request, new: NewRun, agent: LangGraphAgent) -> RunPolicy:
         "grace": _seconds(said(request, GRACE)),
         "durability": durability,
     }
-    return agent.policy.but(**{name: value for name, value in asked.items() if value is not None})
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def said(request: Request, header: str) -> str | None:

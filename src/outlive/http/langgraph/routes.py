@@ -15,6 +15,7 @@ from outlive.http.langgraph import (
     changes,
     channels,
     commands,
+    crons,
     items,
     runs,
     stopping,
@@ -66,7 +67,7 @@ def router(
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
-    for part in (assistants, threads, changes, stopping, runs, commands, channels, items):
+    for part in (assistants, threads, changes, crons, stopping, runs, commands, channels, items):
         part.add(scoped, plane)
     routes.include_router(scoped)
     return routes

@@ -7,7 +7,16 @@ import importlib.metadata
 from fastapi import APIRouter, Response
 
 import outlive as package
+from outlive import cron
 from outlive.http import body
+
+_INFO = {
+    "version": package.__version__,
+    "langgraph_py_version": importlib.metadata.version("langgraph"),
+    "flags": {"assistants": True, "crons": cron.installed(), "langsmith": False},
+    "host": {"kind": "outlive"},
+}
+"""Read at the start: to look for it at a request would block the event loop."""
 
 
 def add(routes: APIRouter) -> None:
@@ -23,10 +32,4 @@ async def ok() -> Response:
 
 async def info() -> Response:
     """Say which versions these are, and what is there."""
-    shown = {
-        "version": package.__version__,
-        "langgraph_py_version": importlib.metadata.version("langgraph"),
-        "flags": {"assistants": True, "crons": False, "langsmith": False},
-        "host": {"kind": "outlive"},
-    }
-    return body.Json(shown)
+    return body.Json(_INFO)
