@@ -73,7 +73,7 @@ class _Channels:
         return streaming.opened(
             self._plane.outlive,
             present,
-            _frames(self._plane.outlive, present, passes, since),
+            _frames(self._plane, present, passes, since),
             wire.who(request),
             rotate=None,
             heartbeat=self._plane.heartbeat,
@@ -110,10 +110,10 @@ def _since(request: Request, wanted: Subscription) -> int:
 
 
 async def _frames(
-    outlive: Outlive, present: presence.Viewer, passes: Filter, since: int
+    plane: Plane, present: presence.Viewer, passes: Filter, since: int
 ) -> AsyncGenerator[bytes, None]:
-    await outlive.presence.join(present)
-    async with aclosing(follow(outlive, str(present.thread_id), passes, since)) as shown:
+    await plane.outlive.presence.join(present)
+    async with aclosing(follow(plane, str(present.thread_id), passes, since)) as shown:
         async for one, seen in shown:
             if one is not None:
                 yield sse.frame(event=one.method, data=json.dumps(one.frame()), id=str(one.seq))
@@ -121,11 +121,11 @@ async def _frames(
 
 
 async def follow(
-    outlive: Outlive, thread_id: str, passes: Filter, since: int
+    plane: Plane, thread_id: str, passes: Filter, since: int
 ) -> AsyncGenerator[tuple[Shown | None, int], None]:
     """Yield a thread's events that pass, numbered above ``since``, and how far the thread has been read."""
-    tapes = _Tapes(outlive)
-    start = await _start(outlive, thread_id, since // ROOM)
+    outlive, tapes = plane.outlive, _Tapes(plane)
+    start = await beginning(outlive, thread_id, since // ROOM)
     async with aclosing(subscription.thread_looks(outlive.store, thread_id, after=start)) as looks:
         async for look in looks:
             for event in await streams.whole(outlive, look.events):
@@ -135,7 +135,7 @@ async def follow(
             yield None, look.events[-1].thread_seq
 
 
-async def _start(outlive: Outlive, thread_id: str, seen: int) -> int:
+async def beginning(outlive: Outlive, thread_id: str, seen: int) -> int:
     """Return where to begin reading, so that the run at the cursor is read from its first event."""
     events = await outlive.store.read(reads.thread_events(thread_id, max(0, seen - 1), 1))
     if not events:
@@ -147,17 +147,18 @@ async def _start(outlive: Outlive, thread_id: str, seen: int) -> int:
 class _Tapes:
     """The tapes of a thread's runs, each begun with its run's first event."""
 
-    def __init__(self, outlive: Outlive) -> None:
-        self._outlive = outlive
-        self._tapes: dict[str, Tape] = {}
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._tapes: dict[str, Tape | None] = {}
 
     async def of(self, event: Event) -> list[Shown]:
-        """Return what an event becomes."""
-        tape = self._tapes.get(event.run_id)
-        if tape is None:
-            run = await self._outlive.run(event.run_id, tenant=None)
-            tape = self._tapes[event.run_id] = Tape(run_id=event.run_id, graph=run.agent)
-        shown = tape.of(event)
+        """Return what an event becomes: nothing, if it is of a run that these clients do not know."""
+        if event.run_id not in self._tapes:
+            run = await self._plane.outlive.run(event.run_id, tenant=None)
+            known = self._plane.shows(run)
+            self._tapes[event.run_id] = Tape(run_id=event.run_id, graph=run.agent) if known else None
+        tape = self._tapes[event.run_id]
+        shown = tape.of(event) if tape is not None else []
         if event.kind is EventKind.END:
             del self._tapes[event.run_id]
         return shown

@@ -58,6 +58,10 @@ class Frames:
             if event.seq > self.after:
                 yield from self._numbered(frames, event.seq)
 
+    def frames(self, event: Event) -> list[tuple[str, str]]:
+        """Return the names and data of the frames of one event."""
+        return list(self._frames(event))
+
     def _numbered(self, frames: Sequence[tuple[str, str]], seq: int) -> Iterator[tuple[bytes, int]]:
         skip = self.part if seq == self.after + 1 else 0
         for place, (name, data) in enumerate(frames, start=1):

@@ -16,6 +16,7 @@ from outlive.http.langgraph import (
     channels,
     commands,
     crons,
+    following,
     items,
     runs,
     stopping,
@@ -67,7 +68,7 @@ def router(
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
-    for part in (assistants, threads, changes, crons, stopping, runs, commands, channels, items):
+    for part in (assistants, threads, changes, crons, stopping, runs, commands, channels, following, items):
         part.add(scoped, plane)
     routes.include_router(scoped)
     return routes

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlive import errors, large, presence, seams, subscription
 from outlive.http import sse, streaming
-from outlive.http.langgraph import frames
+from outlive.http.langgraph import frames, shapes
 from outlive.http.langgraph.frames import Frames, Wanted
 from outlive.http.langgraph.plane import Plane
 from outlive.model import Event, Run
@@ -52,6 +52,16 @@ def stream(
         heartbeat=plane.heartbeat,
         headers=headers or {},
         error_frame=error_frame,
+    )
+
+
+def wanted_of(run: Run) -> Wanted:
+    """Return what a run was made to stream."""
+    asked = shapes.kept(run).get("kwargs") or {}
+    modes = asked.get("stream_mode") or ["values"]
+    return Wanted(
+        modes=frozenset([modes] if isinstance(modes, str) else modes),
+        subgraphs=bool(asked.get("stream_subgraphs", not asked)),
     )
 
 
