@@ -20,12 +20,22 @@ export class Mounted {
   /** Every text that the last message had while the page was there. */
   texts = [];
 
+  #options;
+  #component;
+
   constructor(hook, options) {
-    this.#root.render(createElement(this.#component(hook, options)));
+    this.#component = this.#with(hook);
+    this.become(options);
   }
 
-  #component(hook, options) {
-    return () => {
+  /** Show it with other options, as when the page's address has changed. */
+  become(options) {
+    this.#options = { ...this.#options, ...options };
+    this.#root.render(createElement(this.#component, { options: this.#options }));
+  }
+
+  #with(hook) {
+    return ({ options }) => {
       const stream = hook(options);
       useLayoutEffect(() => this.#seen(stream));
       return stream.messages.map((message, at) => createElement("li", { key: message.id ?? at }, text(message)));
