@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import traceback
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from outlive import agents, artifacts, encoding, errors, failpoints, patience, recorder, seams, signals
+from outlive import (
+    agents,
+    artifacts,
+    cancellation,
+    encoding,
+    errors,
+    failpoints,
+    failures,
+    patience,
+    recorder,
+    seams,
+    signals,
+)
 from outlive.agents.positions import Positions
 from outlive.effects import attempt as effects
 from outlive.executor import Threads
@@ -46,9 +57,9 @@ class Attempt:
     """One attempt while it lasts.
 
     ``linking``: perhaps the record links its files.
-    ``cut``: the agent was cancelled, so whatever it returns is not its own end.  ``over_at``: when it ended,
-    by the process's clock.  ``leaked`` holds an agent that would not return, or the wait for a thread of its
-    that would not.
+    ``cut``: the agent was cut, so whatever it returns is not its own end; ``cancelled``: all of it, so that
+    it has nothing more to say.  ``over_at``: when it ended, by the process's clock.  ``leaked`` holds an
+    agent that would not return, or the wait for a thread of its that would not.
     """
 
     run: Run
@@ -62,7 +73,9 @@ class Attempt:
     files: artifacts.Attempt | None = field(init=False)
     linking: bool = False
     cut: bool = False
+    cancelled: bool = False
     over_at: float = 0.0
+    parts: cancellation.Parts = field(default_factory=cancellation.Parts)
     threads: Threads = field(default_factory=Threads)
     leaked: asyncio.Task[Any] | None = None
 
@@ -118,6 +131,7 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
     """Read the agent to its end; None if it was cut short but returned by itself."""
     effects.CURRENT.set(attempt.ledger)  # this task is the agent's alone
     attempt.threads.begin()
+    attempt.parts.begin()
     if attempt.files is not None:
         artifacts.CURRENT.set(attempt.files)
         await attempt.files.begin()
@@ -127,7 +141,7 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
             async for item in items:
                 if isinstance(item, agents.Drained):
                     return None
-                if attempt.cut:  # never before the one cancel: a second one would tear the clean-up
+                if attempt.cancelled:  # never before the one cancel: a second one would tear the clean-up
                     _cleanup_failed(attempt, "The agent yielded after it was cancelled.", "YieldAfterCancel")
                     return None
                 if isinstance(item, agents.Outcome):
@@ -198,7 +212,7 @@ async def _conclude(
 
 
 async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> None:
-    """Bring the agent's task to its end: drained if there is time, cancelled once, then given up on."""
+    """Bring the agent's task to its end: drained if there is time, cut, cancelled once, then given up on."""
     patience = attempt.run.policy.stop_deadline
     if not work.done() and attempt.held.halt is Halt.SHUTDOWN:
         patience = min(patience, attempt.around.drain)
@@ -211,16 +225,31 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
         attempt.ledger.cut()
         if attempt.agent.drains:  # what a thread of its drives cannot be cut, but goes no further
             attempt.context.draining.set()
+        await attempt.parts.cut(work, give_up)
+    if not work.done():
+        attempt.cancelled = True
         work.cancel()
-        await asyncio.wait({work}, timeout=patience)
-    attempt.leaked = work if not work.done() else None
-    if work.done() and (attempt.cut or work.cancelled() or work.exception()):  # threads are not cut with it
+        await asyncio.wait({work}, timeout=max(0.0, give_up - asyncio.get_running_loop().time()))
+    if not work.done():
+        attempt.leaked = asyncio.get_running_loop().create_task(_gone(work, attempt.threads))
+    elif attempt.cut or work.cancelled() or work.exception():  # threads are not cut with it
         attempt.leaked = await attempt.threads.outlasting(give_up)
     if attempt.leaked is not None:
         attempt.around.happenings.emit(signals.SlotLeaked(run_id=attempt.run.run_id, seconds=patience))
     if attempt.ledger.used and attempt.held.halt is not Halt.LOST:
         # Also for what a thread still does: it cannot be cut, and what it did is to be told.
         await attempt.ledger.settled(patience)
+
+
+async def _gone(work: asyncio.Task[Any], threads: Threads) -> None:
+    """Wait until an agent that was given up on has returned with all its threads."""
+    try:
+        await asyncio.wait({work})
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    await threads.returned()
+    await work
 
 
 def _write_failed_within(work: asyncio.Task[agents.Outcome | None]) -> BaseException | None:
@@ -256,7 +285,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         if failure is None and (outcome := work.result()) is not None:
             return Verdict(state=outcome.state, output=_output(attempt, outcome))
         if failure is not None and not attempt.cut:
-            return _failed(attempt.run.run_id, "agent_error", failure)
+            return failures.verdict(attempt.run.run_id, "agent_error", failure)
         if failure is not None:
             kind = type(failure).__name__
             _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
@@ -266,7 +295,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         case Halt.SHUTDOWN:
             return None
         case Halt.LOST | None:
-            return _failed(attempt.run.run_id, "agent_cut_itself_short", asyncio.CancelledError())
+            return failures.verdict(attempt.run.run_id, "agent_cut_itself_short", asyncio.CancelledError())
         case _:
             assert_never(halt)
 
@@ -275,35 +304,6 @@ def _output(attempt: Attempt, outcome: agents.Outcome) -> str:
     encoded = encoding.encode(outcome.output)
     attempt.recorder.warn_of(encoded)
     return encoded.text
-
-
-def _failed(run_id: str, code: str, failure: BaseException) -> Verdict:
-    """Build the verdict of an agent that raised: the public part names the kind, never the text.
-
-    An exception's text may hold a DSN, a path or a customer's data, so it goes to the private detail.
-    """
-    kind = type(failure).__name__
-    public: dict[str, Any] = {
-        "code": code,
-        "type": kind,
-        "message": f"The agent ended with {kind}.",
-        "hint": f"Whoever runs the service finds the cause under the run {run_id}.",
-    }
-    if isinstance(failure, errors.StateUnreadable):
-        public.update(code=failure.code, message=failure.message, hint=failure.hint)
-    if isinstance(failure, errors.ThreadLeft):  # ours, and the same that a submit would have been told
-        public.update(code=failure.code, message=failure.message, hint=failure.hint)
-        public.update(run_id=failure.run_id, position=failure.position)
-    error = encoding.encode(public).text
-    return Verdict(state=State.FAILED, error=error, detail=_detail(failure), failure=kind)
-
-
-def _detail(failure: BaseException) -> str:
-    try:
-        text = "".join(traceback.format_exception(failure))
-    except Exception as broken:
-        text = f"{type(failure).__name__}, whose text could not be read: {type(broken).__name__}"
-    return text[-20_000:].encode("ascii", "backslashreplace").decode("ascii").replace("\0", "\\0")
 
 
 def _cleanup_failed(attempt: Attempt, message: str, error: str) -> None:
@@ -382,7 +382,7 @@ async def _with_files(attempt: Attempt, verdict: Verdict) -> Verdict:
     try:
         files = await attempt.files.finished()
     except OSError as failure:  # the disk is full, or broken: a verdict without them would be a lie
-        return _failed(attempt.run.run_id, "artifacts_lost", failure)
+        return failures.verdict(attempt.run.run_id, "artifacts_lost", failure)
     attempt.linking = bool(files)
     return dataclasses.replace(verdict, artifacts=files)
 

@@ -42,14 +42,15 @@ class Threads:
         if not self._running():
             return None
         loop = asyncio.get_running_loop()
-        returning = loop.create_task(self._returned())
+        returning = loop.create_task(self.returned())
         await asyncio.wait({returning}, timeout=max(0.0, give_up - loop.time()))
         return None if returning.done() else returning
 
     def _running(self) -> list[Future[Any]]:
         return [call for call in tuple(self._calls) if not call.done()]
 
-    async def _returned(self) -> None:
+    async def returned(self) -> None:
+        """Wait until every call has returned."""
         loop = asyncio.get_running_loop()
         while waiting := self._running():
             over = asyncio.Event()

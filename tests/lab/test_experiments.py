@@ -21,6 +21,7 @@ TOGETHER = (
     ("effects", "webhooks"),
     ("schedules",),
     ("frozen", "threads"),
+    ("leaves",),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
 )
 pytestmark = pytest.mark.timeout(180)

@@ -9,6 +9,7 @@ chain's: LangGraph then resumes from the chain's last checkpoint instead of star
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -32,6 +33,7 @@ from outlive.agents import (
     moments,
     prelude,
 )
+from outlive.agents.cuttable import NodeCut, cuttable
 from outlive.agents.position import Graph, stands
 from outlive.agents.position import Position as Position
 from outlive.agents.serde import Faithful
@@ -104,6 +106,7 @@ class LangGraphAgent(moments.Remembering):
         self.name = name
         self.policy = policy
         self.graph = graph
+        self._graph = cuttable(graph)
         self.modes = frozenset(modes)
         self._subgraphs = subgraphs
         self._tokens = _tokens(tokens)
@@ -144,7 +147,7 @@ class LangGraphAgent(moments.Remembering):
 
     def _with(self, saver: fenced_saver.FencedSaver) -> Graph:
         # Not ``graph.copy``: it forgets which types the graph's checkpoints may hold.
-        graph = copy.copy(self.graph)
+        graph = copy.copy(self._graph)
         graph.checkpointer = saver
         return graph
 
@@ -294,6 +297,8 @@ class _Driven:
                         yield note
         except GraphDrained:
             last = agents.Drained()
+        except NodeCut:
+            raise asyncio.CancelledError from None
         finally:
             await self.saver.settled()
         self.saver.check()
