@@ -49,6 +49,13 @@ $(NODE): %/node_modules/.installed: %/package.json
 	npm install --prefix $* --no-package-lock --no-audit --no-fund --ignore-scripts --silent && touch $@ \
 	|| echo "Not installed: what $< names."
 
+# Older versions of LangGraph's SDK, each in a directory of its own; what they need is in .venv.
+OLDER_SDKS := $(foreach version,0.1.70 0.2.9 0.3.3,.venv/older-sdks/$(version)/.installed)
+
+$(OLDER_SDKS): .venv/older-sdks/%/.installed: | $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target $(@D) langgraph-sdk==$* \
+	&& touch $@ || echo "Not installed: langgraph-sdk $*. Its tests are skipped."
+
 .PHONY: demo
 demo: $(STAMP) ## Show what leaving clients, killed and frozen workers leave behind (BREAK=... breaks a part)
 	$(BIN)/python -m demo.run --break "$(BREAK)" $(ARGS)
@@ -61,7 +68,7 @@ lint: $(STAMP) ## Check style, types and the direction of imports
 	$(BIN)/lint-imports
 
 .PHONY: test
-test: lint debian $(NODE) ## Lint, then run every test (ARGS=... goes to pytest)
+test: lint debian $(NODE) $(OLDER_SDKS) ## Lint, then run every test (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 SEEDS ?= 2000
