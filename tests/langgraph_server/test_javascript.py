@@ -6,6 +6,7 @@ What they are put through is written in JavaScript, where they are at home: see 
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -16,6 +17,8 @@ from client.node_programs import Done
 
 HERE = pathlib.Path(__file__).parent / "js"
 FILES = sorted(path.name for path in HERE.glob("*.test.mjs"))
+TOLD = "cut_three_times.mjs"
+PAGE = HERE.parents[2] / "docs" / "langgraph.md"
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +27,11 @@ def begun() -> Iterator[dict[str, Future[Done]]]:
     node = node_programs.node()
     if not (HERE / "node_modules" / "@langchain").exists():
         pytest.skip("the clients in JavaScript are not installed: make test installs them with npm")
-    with ThreadPoolExecutor(len(FILES)) as threads:
+    commands = {name: (*node_programs.TEST, name) for name in FILES} | {TOLD: (TOLD,)}
+    with ThreadPoolExecutor(len(commands)) as threads:
         yield {
-            name: threads.submit(node_programs.run, HERE, node, *node_programs.TEST, name, within=110)
-            for name in FILES
+            name: threads.submit(node_programs.run, HERE, node, *command, within=110)
+            for name, command in commands.items()
         }
 
 
@@ -35,3 +39,12 @@ def begun() -> Iterator[dict[str, Future[Done]]]:
 @pytest.mark.parametrize("name", FILES)
 def test_clients_in_javascript(begun: dict[str, Future[Done]], name: str) -> None:
     node_programs.all_pass(begun[name].result())
+
+
+@pytest.mark.timeout(120)
+def test_the_session_of_the_documentation_is_one_that_was_had(begun: dict[str, Future[Done]]) -> None:
+    done = begun[TOLD].result()
+    assert done.code == 0, done.said
+    (shown,) = re.findall(rf"{re.escape(TOLD)}` prints it:\n\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    ids = re.compile(r"\b[0-9a-f]{8}\b")
+    assert ids.sub("id", done.said) == ids.sub("id", shown)

@@ -17,6 +17,8 @@ export class Cutting {
   /** How many connections were cut. */
   cuts = 0;
   online = true;
+  /** Told of each request: its method, its path, and where it wants a stream to go on. */
+  onRequest = () => {};
 
   static async open(target, options = {}) {
     const made = Object.assign(new Cutting(), options);
@@ -59,6 +61,11 @@ export class Cutting {
     this.#cutting();
   }
 
+  #heard(text) {
+    const [, method, path] = /^(GET|POST) (\S+) HTTP/.exec(text) ?? [];
+    if (method) this.onRequest(method, path, /^last-event-id: (\S+)/im.exec(text)?.[1]);
+  }
+
   #arrived(client) {
     client.on("error", () => {});
     if (!this.online) {
@@ -75,7 +82,7 @@ export class Cutting {
       server.destroy();
     });
     server.on("error", () => {}).on("close", () => client.destroy());
-    client.pipe(server);
+    client.on("data", (piece) => this.#heard(piece.toString("latin1"))).pipe(server);
     server.on("data", (piece) => {
       const cut = sent + piece.length >= this.bytes && this.cuts < this.times;
       client.write(cut ? piece.subarray(0, Math.max(0, this.bytes - sent)) : piece, () => cut && this.#cut(client));
