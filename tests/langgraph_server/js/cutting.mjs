@@ -32,10 +32,15 @@ export class Cutting {
     return `http://127.0.0.1:${this.#server.address().port}`;
   }
 
-  /** Cut what is open and let nobody in, until some have tried to come back. */
-  async offline(tries = 2) {
+  /** Cut what is open, and let nobody in. */
+  away() {
     this.online = false;
     this.cut();
+  }
+
+  /** Cut what is open and let nobody in, until some have tried to come back. */
+  async offline(tries = 2) {
+    this.away();
     await within(new Promise((resolve) => (this.#refused = () => (tries -= 1) || resolve())), "clients to come back");
     this.online = true;
   }

@@ -77,7 +77,7 @@ async function dictate(page, agent, words) {
 /** The run is over: the page shows these lines, and they are the thread's own, each once. */
 async function ends(page, lines, submitted) {
   await within(Promise.resolve(submitted), "the end of submit");
-  await page.until((stream, shown) => idle(stream) && same(shown, lines), "the end", 20_000);
+  await page.until((stream, shown) => idle(stream) && same(shown, lines), "the end");
   const { client, messages } = page.stream;
   const { values } = await client.threads.getState(page.thread());
   assert.deepEqual(messages.map(({ id }) => id), values.messages.map(({ id }) => id));
@@ -87,13 +87,18 @@ async function ends(page, lines, submitted) {
 const WORDS = ["one ", "two ", "three ", "four ", "five"];
 const WHOLE = ["hello", WORDS.join("")];
 
-export function scenarios(name, hook) {
+export { WHOLE, WORDS, dictate, ends };
+
+/** Put a hook through all of it; `more` declares tests of its own, each with a stage for a hook. */
+export function scenarios(name, hook, more = () => {}) {
   let server;
   before(async () => (server = await Served.open()));
   after(() => server?.close());
   const set = (t, how) => Stage.set(t, hook, server, how);
 
   describe(name, { concurrency: true }, () => {
+    more((t, other) => Stage.set(t, other, server));
+
     test("an answer is shown as it comes", async (t) => {
       const stage = await set(t);
       const page = await stage.ready();
@@ -208,6 +213,54 @@ export function scenarios(name, hook) {
       await stage.executed(["charge", "model"]);
     });
 
+    test("a second message is answered after the first", async (t) => {
+      const stage = await set(t);
+      const page = await stage.ready();
+      const [first, one] = await stage.ask(page);
+      await dictate(page, one, WORDS.slice(0, 2));
+      const second = page.stream.submit({ messages: [human("and?")] }, { multitaskStrategy: "enqueue" });
+      one.say(...WORDS.slice(2));
+      one.end();
+      const two = await stage.dictation.attempt();
+      two.say("that");
+      two.end();
+      await within(Promise.all([first, second]), "both");
+      await ends(page, [...WHOLE, "and?", "that"]);
+      await stage.executed(["charge", "model", "charge", "model"]);
+    });
+
+    test("a message that interrupts is answered in place of the first", async (t) => {
+      const stage = await set(t);
+      const page = await stage.ready();
+      const [first, one] = await stage.ask(page);
+      await dictate(page, one, WORDS.slice(0, 2));
+      const second = page.stream.submit({ messages: [human("and?")] }, { multitaskStrategy: "interrupt" });
+      await within(one.left, "the end of the model");
+      const two = await stage.dictation.attempt();
+      two.say("that");
+      two.end();
+      await within(Promise.all([first, second]), "both");
+      await ends(page, ["hello", "and?", "that"]);
+      await stage.executed(["charge", "charge", "model"]);
+    });
+
+    test("another tab's message is shown in both", async (t) => {
+      const stage = await set(t);
+      const page = await stage.ready();
+      const [first, one] = await stage.ask(page);
+      one.say(...WORDS);
+      one.end();
+      await ends(page, WHOLE, first);
+      const other = await stage.ready();
+      const [second, two] = await stage.ask(other, "and?");
+      two.say("that");
+      two.end();
+      await ends(other, [...WHOLE, "and?", "that"], second);
+      const shown = hook.follows ? page : await stage.ready();
+      await ends(shown, [...WHOLE, "and?", "that"]);
+      await stage.executed(["charge", "model", "charge", "model"]);
+    });
+
     test("another answer to the same message is another branch", async (t) => {
       const stage = await set(t);
       const page = await stage.ready();
@@ -269,6 +322,24 @@ export function scenarios(name, hook) {
       agent.end();
       await back;
       await ends(page, WHOLE, submitted);
+      await stage.executed(["charge", "model"]);
+    });
+
+    test("a page that has given up is whole after a reload", async (t) => {
+      t.mock.method(console, "error", () => {});
+      const stage = await set(t);
+      const page = await stage.ready(hook.impatient);
+      const [submitted, agent] = await stage.ask(page);
+      await dictate(page, agent, WORDS.slice(0, 2));
+      stage.proxy.away();
+      agent.say(...WORDS.slice(2));
+      agent.end();
+      await within(submitted, "the end of submit");
+      await page.until((stream) => idle(stream) && stream.error, "the error");
+      assert.deepEqual(page.shown, ["hello", "one two "]);
+      page.unmount();
+      stage.proxy.online = true;
+      await ends(stage.page(), WHOLE);
       await stage.executed(["charge", "model"]);
     });
 
