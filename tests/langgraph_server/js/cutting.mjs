@@ -32,6 +32,12 @@ export class Cutting {
     return `http://127.0.0.1:${this.#server.address().port}`;
   }
 
+  /** From now on, cut each connection after some milliseconds. */
+  begin(every) {
+    this.every = every;
+    this.cut();
+  }
+
   /** Cut what is open, and let nobody in. */
   away() {
     this.online = false;

@@ -79,6 +79,8 @@ async function ends(page, lines, submitted) {
   await within(Promise.resolve(submitted), "the end of submit");
   await page.until((stream, shown) => idle(stream) && same(shown, lines), "the end");
   const { client, messages } = page.stream;
+  const [last] = await client.runs.list(page.thread());
+  await client.runs.join(page.thread(), last.run_id); // a page may take an earlier end for this one
   const { values } = await client.threads.getState(page.thread());
   assert.deepEqual(messages.map(({ id }) => id), values.messages.map(({ id }) => id));
   assert.deepEqual(values.messages.map(({ content }) => content), lines);
@@ -282,11 +284,12 @@ export function scenarios(name, hook, more = () => {}) {
       test(`an answer is whole over a proxy that cuts ${how}`, async (t) => {
         const stage = await set(t);
         const page = await stage.ready();
-        Object.assign(stage.proxy, cut);
+        if (!cut.every) Object.assign(stage.proxy, cut);
         const [submitted, agent] = await stage.ask(page);
         for (const word of WORDS) {
           await dictate(page, agent, [word]);
-          if (cut.every && stage.proxy.cuts < 3) await stage.proxy.another();
+          if (cut.every && stage.proxy.every) await stage.proxy.another();
+          else if (cut.every) stage.proxy.begin(cut.every);
         }
         agent.end();
         await within(submitted, "the end of submit");
