@@ -1,4 +1,7 @@
-"""A process killed at any commit of a graph's run: the next one finishes it, and repeats one node at most."""
+"""A process killed at any commit of a graph's run: the next one finishes it, and repeats one node at most.
+
+So with one that is killed while its message takes the place of such a run.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 
 from agents import bench
 from outlive import agents
+from outlive.states import Reason, State
 from outlive.store import reads
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +81,22 @@ async def test_a_process_killed_anywhere_before_or_in_a_message_on_a_torn_thread
     assert await bench.last_of(agent, second) == agents.Outcome(output={"steps": ENDS[on_torn]})
     once = [*(["notify", "finish"] if on_torn == "resume" else []), *BOOKING]
     assert len(once) <= len([*ran, *trace.ended]) <= len(once) + 1
+
+
+@pytest.mark.parametrize("moment", ["commit", "committed"])
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_message_that_displaces_is_there_with_the_stop_that_it_asks_for_or_neither_is(
+    on: bench.Bench, on_busy: str, moment: str
+) -> None:
+    first = (await on.claimed(thread="t", positioned=True)).run
+    store = "sqlite" if on.on_sqlite else "postgres"
+    await killed("agents.displacing_victim", on.database, on_busy, f"{store}.{moment}=kill")
+    runs = {run.run_id: run for run in await on.store.read(reads.runs("", limit=10))}
+    displaced = runs.pop(first.run_id)
+    assert displaced.state is State.RUNNING
+    if moment == "commit":
+        assert (displaced.stop_reason, runs) == (None, {})
+        return
+    (message,) = runs.values()
+    assert (displaced.stop_reason, message.displaces) == (Reason.DISPLACED, first.run_id)
+    assert message.state is State.QUEUED
