@@ -7,11 +7,13 @@ become a run is ``admission``'s to say, inside the transaction.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from outlive import agents, encoding, errors, notifications, seams, signals
-from outlive.agents.positions import Positions
+from outlive.agents import restored
+from outlive.agents.positions import Asks, Positions
 from outlive.limits import Quota
 from outlive.model import Admitted, Offer, Run, Stop, StopOutcome, Submission, Submitted
 from outlive.names import LONGEST_NAME as LONGEST_NAME
@@ -21,6 +23,8 @@ from outlive.states import Reason
 from outlive.store import Store, moves, standings, wakeup
 
 T = TypeVar("T")
+LOOKS = 4
+"""How often a submit looks at a thread whose standing changes each time."""
 
 
 class Starter(Protocol):
@@ -122,6 +126,7 @@ class Commands:
             metadata=exact("metadata", metadata or {}),
             positioned=positioned,
             answers=isinstance(known, Positions) and known.answers(input),
+            checked=not isinstance(known, Asks),
             goes_on=isinstance(known, Positions) and known.goes_on(input),
             notify=self._to_be_told(tenant, agent, webhook),
         )
@@ -147,18 +152,27 @@ class Commands:
         simple = new.thread is None and not new.quotas
         if simple and (begun := await self._store.write(moves.begin(new, offer))) is not None:
             return begun
-        try:
-            return await self._store.write(moves.submit(new, offer))
-        except standings.Unlooked as unlooked:
-            thread_id = unlooked.thread_id
+        for _ in range(LOOKS):
+            try:
+                return await self._store.write(moves.submit(new, offer))
+            except standings.Unlooked as unlooked:
+                found = await self._positions(new).position(unlooked.thread_id)
+                await self._store.write(standings.looked(unlooked.thread_id, found))
+            except standings.Unchecked as unchecked:
+                await self._asking(new).check_answer(unchecked.thread_id, restored(new.input))
+                new = dataclasses.replace(new, checked=True)
+        # Each time a run had begun on the thread and was lost meanwhile.
+        raise errors.StoreUnavailable("Where the thread stands is not known yet.")
+
+    def _positions(self, new: Submission) -> Positions:
         known = self._registry[new.agent]
         assert isinstance(known, Positions)  # nobody else is asked to look
-        found = await known.position(thread_id)
-        await self._store.write(standings.looked(thread_id, found))
-        try:
-            return await self._store.write(moves.submit(new, offer))
-        except standings.Unlooked:  # a run began there meanwhile, and was lost
-            raise errors.StoreUnavailable("Where the thread stands is not known yet.") from None
+        return known
+
+    def _asking(self, new: Submission) -> Asks:
+        known = self._registry[new.agent]
+        assert isinstance(known, Asks)
+        return known
 
     def _told(self, submitted: Submitted) -> None:
         run = submitted.run

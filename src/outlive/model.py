@@ -231,7 +231,7 @@ class Submission:
     ``thread`` None means a thread of its own.  ``viewer`` is a subscription that exists from the start,
     for ``viewer_lease`` seconds unless it goes on to say so.  ``quotas`` are counted with the insert.
     ``positioned``: the agent knows where it left a thread.  The input ``answers`` a question, or only
-    ``goes_on``.
+    ``goes_on``; ``checked`` is False while nobody has seen whether it fits the questions.
     """
 
     run_id: str
@@ -249,6 +249,7 @@ class Submission:
     quotas: tuple[Quota, ...] = ()
     positioned: bool = False
     answers: bool = False
+    checked: bool = True
     goes_on: bool = False
     notify: str | None = None
 

@@ -81,8 +81,8 @@ async def head(database: str, graph: Any) -> str:
         return found
 
 
-async def test_S28_of_two_questions_at_once_each_gets_its_own_answer(database: str) -> None:
-    trace = bench.Trace()
+def asking_twice(trace: bench.Trace) -> Any:
+    """Two nodes that ask at once, and one that acts."""
 
     def ask(name: str) -> Any:
         async def node(state: bench.Steps) -> dict[str, list[str]]:
@@ -97,7 +97,12 @@ async def test_S28_of_two_questions_at_once_each_gets_its_own_answer(database: s
     for node in ("seat", "meal"):
         builder.add_edge(START, node)
     builder.add_edge(["seat", "meal"], "act")
-    async with serving(database, builder.compile()) as service:
+    return builder.compile()
+
+
+async def test_S28_of_two_questions_at_once_each_gets_its_own_answer(database: str) -> None:
+    trace = bench.Trace()
+    async with serving(database, asking_twice(trace)) as service:
         threads = Threads(service)
         asked = questions(await threads.sent())
         assert sorted(asked.values()) == ["meal", "seat"]
@@ -107,6 +112,37 @@ async def test_S28_of_two_questions_at_once_each_gets_its_own_answer(database: s
         run = await threads.sent({"command": {"resume": {meal: "fish"}}})
     assert sorted(run.public()["output"]["steps"]) == ["act", "meal: fish", "seat: 12A"]
     assert trace.ended == ["act"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["12A", {"seat": "12A"}, {"0" * 32: "12A"}], ids=["bare", "dict", "unknown"]
+)
+async def test_S28_an_answer_that_fits_no_question_is_refused_and_names_those_that_are_open(
+    database: str, answer: Any
+) -> None:
+    trace = bench.Trace()
+    async with serving(database, asking_twice(trace)) as service:
+        threads = Threads(service)
+        asked = questions(await threads.sent())
+        with pytest.raises(errors.InvalidInput) as refused:
+            await service.submit("graph", {"command": {"resume": answer}}, thread="t")
+        assert all(one in str(refused.value.hint) for one in asked)
+        (waiting,) = await service.runs(thread="t")
+        run = await threads.sent({"command": {"resume": dict.fromkeys(asked, "x")}})
+    assert waiting.state is State.WAITING
+    assert sorted(run.public()["output"]["steps"]) == ["act", "meal: x", "seat: x"]
+
+
+async def test_S28_an_answer_that_is_sent_again_with_its_key_is_the_run_that_took_it(database: str) -> None:
+    trace = bench.Trace()
+    async with serving(database, asking_twice(trace)) as service:
+        threads = Threads(service)
+        asked = questions(await threads.sent())
+        given = {"command": {"resume": dict.fromkeys(asked, "x")}}
+        first = await service.submit("graph", given, thread="t", key="k")
+        await threads.ended(first.run)
+        again = await service.submit("graph", given, thread="t", key="k")
+    assert again.run.run_id == first.run.run_id
 
 
 def test_what_an_answer_looks_like() -> None:

@@ -7,6 +7,7 @@ attempt follows another.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,6 +28,8 @@ KEPT_UNDER = "langgraph"
 REFS = "checkpoint_refs"
 """A mode of our own: the addresses of checkpoints, without the states in them."""
 _RESUME = "__resume__"
+_ID = re.compile("[0-9a-f]{32}")
+"""What an interrupt's id looks like; LangGraph tells answers by id from others by that."""
 _CONFIG = frozenset({"configurable", "max_concurrency", "metadata", "recursion_limit", "tags"})
 # Addresses of checkpoints are ours to choose: a client that set them would write into, or read from, another
 # thread.  Keys with two underscores steer LangGraph itself.
@@ -148,6 +151,24 @@ def _default_config(context: agents.Context) -> Any:
 def is_answer(given: Any) -> bool:
     """Say whether a run's input answers a question that an earlier run paused with."""
     return is_command(given) and "resume" in given["command"]
+
+
+def check_answer(answer: Any, asked: Sequence[str]) -> None:
+    """Raise ``InvalidInput`` for one answer to several questions, and for one to a question nobody asked.
+
+    LangGraph fails the run for the first, and takes the second for an answer that never comes.
+    """
+    open_ = ", ".join(dict.fromkeys(asked))
+    by_id = isinstance(answer, dict) and bool(answer) and all(_ID.fullmatch(str(key)) for key in answer)
+    wrong = [key for key in answer if key not in asked] if by_id and asked else []
+    if wrong:
+        told = f"The thread does not ask {wrong[0]}."
+    elif not by_id and len(set(asked)) > 1:
+        told = "The thread asks several questions, and this answer does not say to which it belongs."
+    else:
+        return
+    hint = f"Send {{id: answer}} as resume. The open questions are: {open_}."
+    raise errors.InvalidInput(told, hint=hint, field="input.command.resume")
 
 
 def is_command(given: Any) -> bool:

@@ -50,6 +50,11 @@ class Remembering(abc.ABC):
         """Return the state of a thread at a checkpoint, its subgraphs' too; raises ``NotFound``."""
         return await read(self.reading, thread_id, place)
 
+    async def check_answer(self, thread_id: str, given: Any) -> None:
+        """See whether an answer is for what a thread asks; raises ``InvalidInput``, which names that."""
+        state = await self.reading.aget_state(address(thread_id, Place()), subgraphs=True)
+        graph_call.check_answer(given["command"]["resume"], [one.id for one in state.interrupts])
+
     async def moments(self, thread_id: str, place: Place, limit: int) -> list[Moment]:
         """Return up to ``limit`` states, newest first, older than the place's checkpoint if it names one."""
         return await history(self.reading, thread_id, place, limit)

@@ -26,6 +26,15 @@ class Positions(Protocol):
         ...
 
 
+@runtime_checkable
+class Asks(Protocol):
+    """An agent whose paused runs ask questions that can be told apart."""
+
+    async def check_answer(self, thread_id: str, given: Any) -> None:
+        """See whether an input answers what a thread asks; raises ``InvalidInput``, which names that."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """A checkpoint of a thread: None is its newest one.  ``namespace`` is a subgraph's, or empty."""

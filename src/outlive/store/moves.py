@@ -153,6 +153,8 @@ def _insert(new: Submission, before: Run | None, offer: Offer | None) -> Steps[S
             return _again(repeated, new, offer)
     if not isinstance(decision, admission.Accept | admission.Displace):
         raise standings.refusal(decision, place["thread_id"])
+    if new.answers and not new.checked:
+        raise standings.Unchecked(place["thread_id"])
     yield from quotas.check(new.quotas)
     columns = _columns(new, before, place)
     displaced: tuple[Run, ...] = ()

@@ -22,6 +22,14 @@ class Unlooked(Exception):
         super().__init__(thread_id)
 
 
+class Unchecked(Exception):
+    """The thread waits for an answer: see whether this one fits its questions, and submit again."""
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(thread_id)
+
+
 def refusal(
     decision: admission.Reject | admission.Left | admission.Unasked | admission.Look, thread_id: str
 ) -> Exception:
