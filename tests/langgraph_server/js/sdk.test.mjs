@@ -70,6 +70,9 @@ describe("the client of the SDK", { concurrency: true }, () => {
     for (const name of ["values", "updates", "messages", "messages/partial", "debug", "tasks", "checkpoints"]) {
       assert.ok(names(parts).includes(name), name);
     }
+    const configurable = parts.find(({ event }) => event === "checkpoints").data.config.configurable;
+    assert.equal(configurable.thread_id, thread);
+    assert.equal((await client.threads.getState(thread, configurable)).checkpoint.checkpoint_id, configurable.checkpoint_id);
     const bare = await all(client.runs.stream(thread, "chat", { input: HELLO, streamMode: [] }));
     assert.deepEqual(names(bare), ["metadata", "values", "end"]);
   });

@@ -110,7 +110,11 @@ class _Shown:
         if event.run_id not in self._runs:
             run = await self.plane.outlive.run(event.run_id, tenant=None)
             known = self.plane.shows(run)
-            self._runs[event.run_id] = Frames(run_id=run.run_id, wanted=self._wanted(run)) if known else None
+            self._runs[event.run_id] = (
+                Frames(run_id=run.run_id, thread=(run.thread_id, run.thread), wanted=self._wanted(run))
+                if known
+                else None
+            )
         made = self._runs[event.run_id]
         if event.kind is EventKind.END:
             del self._runs[event.run_id]

@@ -20,6 +20,8 @@ from outlive.model import Event, EventKind
 from outlive.states import Reason, State
 
 _TUPLES = "messages-tuple"
+_NAME_THREADS = frozenset({"checkpoints", "debug", "events", "tasks"})
+"""Modes in which LangGraph tells where a checkpoint is: it knows a thread by our name for it."""
 _NOT_RECORDED = frozenset({"tools", "lifecycle"})
 
 
@@ -41,10 +43,12 @@ class Frames:
     """The frames of one run for one client, who has seen the events up to ``after`` already.
 
     ``part`` is how many frames of the event behind those it has seen as well.  It must be given every event
-    from the run's first one, for what ``messages`` shows of a message is all of it so far.
+    from the run's first one, for what ``messages`` shows of a message is all of it so far.  ``thread`` is our
+    id of the run's thread, and what clients call it.
     """
 
     run_id: str
+    thread: tuple[str, str]
     wanted: Wanted
     after: int = 0
     part: int = 0
@@ -94,7 +98,13 @@ class Frames:
             if "messages" in self.wanted.modes:
                 yield from self._whole_message(event, namespace)
         elif mode in self.wanted.modes:
-            yield event.mode or mode, event.payload
+            yield event.mode or mode, self._named(mode, event.payload)
+
+    def _named(self, mode: str, payload: str) -> str:
+        if mode not in _NAME_THREADS:
+            return payload
+        ours, theirs = map(json.dumps, self.thread)
+        return payload.replace(ours, theirs)
 
     def _whole_message(self, event: Event, namespace: Sequence[str]) -> Iterator[tuple[str, str]]:
         chunk, about = event.data

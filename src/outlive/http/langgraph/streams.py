@@ -41,7 +41,9 @@ def stream(
     ``viewer`` names one that is on the record already, by the submit of this very run or by ``tie``.
     """
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=after)
-    mine = Frames(run_id=run.run_id, wanted=wanted, after=after, part=part)
+    mine = Frames(
+        run_id=run.run_id, thread=(run.thread_id, run.thread), wanted=wanted, after=after, part=part
+    )
     source = _frames(plane.outlive, present, mine, recorded=viewer is not None)
     return streaming.opened(
         plane.outlive,
@@ -88,7 +90,7 @@ async def _frames(
             if again or mine.part or events is not look.events:
                 framed = list(mine.of(events))
             else:
-                framed = look.once(_maker(mine.run_id, mine.wanted))
+                framed = look.once(_maker(mine.run_id, mine.thread, mine.wanted))
             for piece, seen in streaming.joined(framed):
                 yield piece
                 present.seen = seen
@@ -107,9 +109,9 @@ async def tie(plane: Plane, run: Run) -> str:
 
 
 @functools.lru_cache(maxsize=1024)  # viewers of one run who want the same share what the same function makes
-def _maker(run_id: str, wanted: Wanted) -> Callable[[Sequence[Event]], Framed]:
+def _maker(run_id: str, thread: tuple[str, str], wanted: Wanted) -> Callable[[Sequence[Event]], Framed]:
     def make(events: Sequence[Event]) -> Framed:
-        return list(Frames(run_id=run_id, wanted=wanted).of(events))
+        return list(Frames(run_id=run_id, thread=thread, wanted=wanted).of(events))
 
     return make
 
