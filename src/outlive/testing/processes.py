@@ -27,6 +27,8 @@ from outlive.testing import process_tree
 from outlive.testing.hearing import WITHIN
 
 Line = dict[str, Any]
+STARTING = 60.0
+"""Seconds for which a start is waited for: importing everything takes its time on a busy machine."""
 _gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
@@ -165,7 +167,7 @@ class Process:
             )
         self._reading = asyncio.get_running_loop().create_task(self._read())
         try:
-            self.worker = (await self.heard("Ready"))["worker"]
+            self.worker = (await self.heard("Ready", within=STARTING))["worker"]
         except BaseException:
             await self._end()
             raise
