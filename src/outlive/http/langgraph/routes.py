@@ -19,6 +19,7 @@ from outlive.http.langgraph import (
     following,
     items,
     runs,
+    sockets,
     stopping,
     system,
     threads,
@@ -67,6 +68,7 @@ def router(
     plane = Plane(outlive=outlive, graphs=graphs, body_limit=body_limit, heartbeat=heartbeat, kept=kept)
     routes = APIRouter(route_class=wire.DetailRoute)
     system.add(routes)
+    sockets.add(routes, plane)
     scoped = APIRouter(route_class=wire.DetailRoute, dependencies=[Depends(authenticate)])
     for part in (assistants, threads, changes, crons, stopping, runs, commands, channels, following, items):
         part.add(scoped, plane)
