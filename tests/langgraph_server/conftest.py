@@ -54,6 +54,7 @@ async def serving(
         LangGraphAgent("chat", graphs.chat(), policy=POLICY),
         LangGraphAgent("steps", graphs.steps(), policy=POLICY),
         LangGraphAgent("memory", graphs.memory(), policy=POLICY),
+        LangGraphAgent("nested", graphs.nested(), policy=POLICY),
     ]
     served = outlive.Outlive(database, agents, webhooks=webhooks)
     app = fastapi.FastAPI()

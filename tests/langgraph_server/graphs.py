@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
@@ -115,4 +116,29 @@ def memory() -> Any:
     builder.add_edge(START, "remember")
     builder.add_edge("remember", "recall")
     builder.add_edge("recall", END)
+    return builder.compile()
+
+
+async def _speak(state: Talk) -> dict[str, Any]:
+    get_stream_writer()({"name": "progress", "of": "speaking"})
+    return await _model(state)
+
+
+def _sum_up(state: Talk) -> dict[str, Any]:
+    get_stream_writer()("summing up")
+    return {"messages": [AIMessage(f"{len(state['messages'])} messages", id="sum")]}
+
+
+def nested() -> Any:
+    """A graph inside a graph: a model and a word of its own inside, another outside."""
+    inner = StateGraph(Talk)
+    inner.add_node("speak", _speak)
+    inner.add_edge(START, "speak")
+    inner.add_edge("speak", END)
+    builder = StateGraph(Talk)
+    builder.add_node("inside", inner.compile())
+    builder.add_node("sum_up", _sum_up)
+    builder.add_edge(START, "inside")
+    builder.add_edge("inside", "sum_up")
+    builder.add_edge("sum_up", END)
     return builder.compile()

@@ -14,12 +14,11 @@ import copy
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never, cast
+from typing import Any, Literal, assert_never
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphDrained
-from langgraph.runtime import RunControl
 from langgraph.store.base import TTLConfig
 
 from outlive import agents, errors, failpoints, signals
@@ -28,6 +27,7 @@ from outlive.agents import (
     fenced_saver,
     graph_call,
     graph_end,
+    graph_stream,
     items,
     message_tokens,
     moments,
@@ -287,7 +287,7 @@ class _Driven:
         ending = graph_end.Ending(self.graph)
         last: agents.Outcome | agents.Drained | None = None
         try:
-            async with aclosing(_items(self.graph, call, self.context, self.saver, self.modes)) as items:
+            async with aclosing(self._stream(call)) as items:
                 async for namespace, mode, data in items:
                     ending.see(namespace, mode, data)
                     for shown, value in self._recorded(mode, data):
@@ -306,9 +306,14 @@ class _Driven:
             yield note
         yield last or ending.outcome()
 
+    def _stream(self, call: graph_call.Call) -> AsyncGenerator[graph_stream.Item, None]:
+        control = graph_stream.Control(self.context, self.saver)
+        durability = self.context.run.policy.durability
+        return graph_stream.items(self.graph, call, durability=durability, control=control, modes=self.modes)
+
     def _recorded(self, mode: str, data: Any) -> Iterator[tuple[str, Any]]:
         if mode in self.modes:
-            yield mode, data
+            yield mode, graph_stream.named(mode, data, self.context.run.thread)
         if mode == "checkpoints" and graph_call.REFS in self.modes:
             yield graph_call.REFS, graph_call.reference(data)
 
@@ -328,45 +333,6 @@ def _tokens(given: str) -> Tokens:
         raise errors.Misconfigured(
             f"tokens is {given!r}.", hint=f"It is one of: {', '.join(Tokens)}."
         ) from None
-
-
-Item = tuple[tuple[str, ...], str, Any]
-"""Namespace, mode and data of one item of a graph's stream."""
-
-
-def _items(
-    graph: Graph,
-    call: graph_call.Call,
-    context: agents.Context,
-    saver: fenced_saver.FencedSaver,
-    modes: frozenset[str],
-) -> AsyncGenerator[Item, None]:
-    items = graph.astream(
-        call.input,
-        call.config,
-        context=call.context,
-        stream_mode=cast("Any", sorted(graph_call.asked_for(modes))),
-        subgraphs=True,
-        durability=context.run.policy.durability.value,
-        control=_Control(context, saver),
-    )
-    return cast("AsyncGenerator[Item, None]", items)
-
-
-class _Control(RunControl):
-    """Lets the graph go no further than the running step once the process drains or the run is lost."""
-
-    __slots__ = ("_context", "_saver")
-
-    def __init__(self, context: agents.Context, saver: fenced_saver.FencedSaver) -> None:
-        super().__init__()
-        self._context = context
-        self._saver = saver
-
-    @property
-    def drain_requested(self) -> bool:
-        """True once no further step may begin."""
-        return self._context.draining.is_set() or self._saver.refused or super().drain_requested
 
 
 # ---------------------------------------------------------------- where checkpoints live
