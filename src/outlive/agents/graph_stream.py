@@ -1,7 +1,6 @@
 """What a graph's stream yields while it is driven, in the modes that are recorded.
 
-Decides how the events of all runnables inside come beside the other modes, and that no item names an internal
-thread id.
+Decides how the events of all runnables inside come beside the other modes.
 """
 
 from __future__ import annotations
@@ -69,33 +68,3 @@ class Control(RunControl):
     def drain_requested(self) -> bool:
         """True once no further step may begin."""
         return self._context.draining.is_set() or self._saver.refused or super().drain_requested
-
-
-# ---------------------------------------------------------------- names of threads
-
-
-def named(mode: str, data: Any, thread: str) -> Any:
-    """Return an item with its caller's name for the thread, where LangGraph has our internal id."""
-    if mode == "checkpoints":
-        return _checkpoint(data, thread)
-    if mode == "debug" and data.get("type") == "checkpoint":
-        return {**data, "payload": _checkpoint(data["payload"], thread)}
-    return data
-
-
-def _checkpoint(data: Any, thread: str) -> Any:
-    tasks = [
-        {**task, "state": _config(task["state"], thread)} if "state" in task else task
-        for task in data.get("tasks") or ()
-    ]
-    configs = {name: _config(data.get(name), thread) for name in ("config", "parent_config")}
-    return {**data, **configs, "tasks": tasks}
-
-
-def _config(config: Any, thread: str) -> Any:
-    """Also a subgraph's state, which is the address of its checkpoint, or a state with its own."""
-    if not isinstance(config, Mapping):
-        return config
-    if "configurable" in config:
-        return {**config, "configurable": {**config["configurable"], "thread_id": thread}}
-    return _checkpoint(config, thread) if "config" in config else config

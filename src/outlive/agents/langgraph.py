@@ -313,7 +313,7 @@ class _Driven:
 
     def _recorded(self, mode: str, data: Any) -> Iterator[tuple[str, Any]]:
         if mode in self.modes:
-            yield mode, graph_stream.named(mode, data, self.context.run.thread)
+            yield mode, data
         if mode == "checkpoints" and graph_call.REFS in self.modes:
             yield graph_call.REFS, graph_call.reference(data)
 

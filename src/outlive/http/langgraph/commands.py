@@ -6,6 +6,8 @@ something else.  New input on a thread that waits is an error which names the qu
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,10 +21,13 @@ from outlive.http.langgraph.bodies import Object
 from outlive.http.langgraph.plane import Plane
 from outlive.http.langgraph.tape import MODES
 from outlive.policy import OnDisconnect
+from outlive.states import State
 from outlive.store import searching
 from outlive.store.searching import FoundThread
 
 Result = dict[str, Any]
+MOMENT = 10.0
+"""Seconds for which an answer waits for the run that asked, which may have other work to end."""
 
 
 class Command(wire.Body):
@@ -178,6 +183,7 @@ class Commands:
     async def _respond(self, request: Request, thread: str, params: Object) -> Result:
         wanted = wire.typed(Respond, params)
         found = await self._found(request, thread)
+        await self._until_it_waits(request, thread)
         state = await states.read(self._plane, found, wire.tenant(request), subgraphs=True)
         asked = {one["id"] for one in questions(state)}
         answers = wanted.answers()
@@ -194,6 +200,14 @@ class Commands:
         fields: Object = {"assistant_id": _assistant(found, runs), "command": command}
         fields |= {"config": wanted.config, "metadata": wanted.metadata}
         return await self._begin(request, thread, fields)
+
+    async def _until_it_waits(self, request: Request, thread: str) -> None:
+        """A question is heard a moment before the run that asks it has ended: its answer is not too early."""
+        tenant = wire.tenant(request)
+        for run in await self._outlive.runs(tenant=tenant, thread=thread, state=State.RUNNING, limit=1):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT):
+                    await self._outlive.result(run.run_id, tenant=tenant)
 
     async def _fork(self, request: Request, thread: str, params: Object) -> Result:
         wanted = wire.typed(Fork, params)
