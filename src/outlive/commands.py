@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from outlive import agents, encoding, errors, notifications, seams, signals
+from outlive import agents, encoding, errors, names, notifications, seams, signals, spans
 from outlive.agents import restored
 from outlive.agents.positions import Asks, Positions
 from outlive.limits import Quota
@@ -88,6 +88,7 @@ class Commands:
         principal: str = "",
         webhook: str | None = None,
         run_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Submitted:
         """Make a run, or find the one that already answers this intent.
 
@@ -96,7 +97,8 @@ class Commands:
         submit finishes even if the caller is cancelled.  ``principal`` tells callers of one tenant apart, for
         limits.  ``webhook`` is a URL that is told of the run's end; of a run that is there already, those are
         told that were named when it was made.  ``run_id`` is for who repeats a submit after its own death:
-        it was minted and kept before the first, and at most one run of that id is made.
+        it was minted and kept before the first, and at most one run of that id is made.  ``traceparent`` is
+        the request's, in whose trace the run is; it is ignored where a span is current, or if it is none.
 
         Raises ``NotFound`` (agent), ``InvalidInput``, ``KeyConflict``, ``ThreadBusy``, ``ThreadLeft``,
         ``NothingToAnswer``, ``LimitReached``, ``StoreUnavailable``.
@@ -129,8 +131,18 @@ class Commands:
             checked=not isinstance(known, Asks),
             goes_on=isinstance(known, Positions) and known.goes_on(input),
             notify=self._to_be_told(tenant, agent, webhook),
+            traceparent=names.traceparent(traceparent),
         )
-        return await self._apart(self._submit(new))
+        return await self._apart(self._traced(new))
+
+    async def _traced(self, new: Submission) -> Submitted:
+        with self._signals.during(spans.Submitting(agent=new.agent, traceparent=new.traceparent)) as span:
+            if span.traceparent is not None:
+                new = dataclasses.replace(new, traceparent=span.traceparent)
+            made = await self._submit(new)
+            told = {"run_id": made.run.run_id, "thread_id": made.run.thread_id}
+            span.say(admitted=made.admitted.value, **told)
+            return made
 
     async def _submit(self, new: Submission) -> Submitted:
         offer = self._starter.offer(new.agent) if self._starter else None

@@ -24,6 +24,7 @@ from outlive import (
     recorder,
     seams,
     signals,
+    spans,
 )
 from outlive.agents.positions import Positions
 from outlive.effects import attempt as effects
@@ -354,6 +355,7 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     settle = effect_moves.settle_run if attempt.ledger.used or claim.epoch > 1 else moves.settle
     step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=leaked)
     settled = await around.keeper.write(attempt.held, step)
+    spans.CURRENT.get().failed(verdict.detail)
     around.happenings.emit(
         signals.RunEnded(
             run_id=claim.run_id,

@@ -51,7 +51,7 @@ class Run:
     ``origin`` is the first run of a chain of same-intent continuations; ``continues`` the one before this.
     It came in the place of ``displaces``.  ``position`` is where this run left its thread;
     ``thread_position`` is where the thread stood when this was read, as the run ``left_by`` left it; None: no
-    run of an agent that can tell has ended there.
+    run of an agent that can tell has ended there.  ``traceparent`` is where the run belongs in a trace.
     """
 
     run_id: str
@@ -87,6 +87,7 @@ class Run:
     started_at: float | None
     ended_at: float | None
     notify: str | None
+    traceparent: str | None
 
     @property
     def claim(self) -> Claim:
@@ -127,23 +128,8 @@ _TIMES = ("lease_until", "not_before", "stop_requested_at", "created_at", "start
 _TYPED = frozenset({*_TIMES, "state", "reason", "stop_reason", "position", "thread_position", "policy"})
 _SAME = tuple(column.name for column in dataclasses.fields(Run) if column.name not in _TYPED)
 _PUBLIC = (
-    "run_id",
-    "thread",
-    "agent",
-    "state",
-    "reason",
-    "position",
-    "epoch",
-    "losses",
-    "last_seq",
-    "origin",
-    "continues",
-    "displaces",
-    "stop_reason",
-    "not_before",
-    "created_at",
-    "started_at",
-    "ended_at",
+    *("run_id", "thread", "agent", "state", "reason", "position", "epoch", "losses", "last_seq", "origin"),
+    *("continues", "displaces", "stop_reason", "not_before", "created_at", "started_at", "ended_at"),
 )
 
 
@@ -252,6 +238,7 @@ class Submission:
     checked: bool = True
     goes_on: bool = False
     notify: str | None = None
+    traceparent: str | None = None
 
 
 class Admitted(StrEnum):
@@ -375,6 +362,7 @@ class Suspect:
     worker: str
     expired: bool
     renewed_at: int
+    traceparent: str | None = None
 
 
 class Swept(StrEnum):

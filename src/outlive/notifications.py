@@ -66,6 +66,7 @@ class Notification:
     created_at: float
     attempted_at: float | None
     ended_at: float | None
+    traceparent: str | None
 
     @classmethod
     def from_row(cls, row: Row) -> Notification:

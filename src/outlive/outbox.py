@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol, assert_never
 
-from outlive import errors, failpoints, names, seams, signals
+from outlive import errors, failpoints, names, seams, signals, spans
 from outlive.notifications import Answer, Came, Delivery, Notification, Webhooks, compose
 from outlive.store import Store, outbox_moves, wakeup
 from outlive.store.outbox_moves import Buried, Miss
@@ -152,6 +152,12 @@ class Dispatcher:
             self._waiter.set()
 
     async def _tell(self, sent: Notification) -> None:
+        told = {"notification_id": sent.notification_id, "run_id": sent.run_id}
+        trying = spans.Notifying(**told, attempts=sent.attempts, traceparent=sent.traceparent)
+        with self._signals.during(trying):
+            await self._try(sent)
+
+    async def _try(self, sent: Notification) -> None:
         answer = await self._sender.send(sent)
         failpoints.reach("outbox.sent")
         match answer.came:

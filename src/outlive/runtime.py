@@ -278,6 +278,7 @@ class Outlive(threads.Threads):
         viewer: str | None = None,
         principal: str = "",
         webhook: str | None = None,
+        traceparent: str | None = None,
     ) -> Submitted:
         """Make a run, or find the one that answers this intent; see ``commands.Commands.submit``."""
         self._check_ready()
@@ -293,6 +294,7 @@ class Outlive(threads.Threads):
             viewer=viewer,
             principal=principal,
             webhook=webhook,
+            traceparent=traceparent,
         )
 
     async def schedule(

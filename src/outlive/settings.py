@@ -170,6 +170,11 @@ class Settings(pydantic.BaseModel):
         None, ge=0, le=65535, description="Port for Prometheus, apart from the service's; 0: any free one."
     )
     metrics_host: str = Field("127.0.0.1", description="Address of that port. Nobody is authenticated there.")
+    traces: Literal["off", "on", "messages"] = Field(
+        "off",
+        description="Whether runs are traced by OpenTelemetry; messages: with the tracebacks of failed ones,"
+        " which may hold anything.",
+    )
     log_format: Literal["text", "json"] = Field(
         "text", description="How the log says what happens: a line to read, or a line of JSON."
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
+from outlive import errors, spans
 from outlive.states import Reason, State
 
 logger = logging.getLogger("outlive")
@@ -75,13 +76,15 @@ class RunHandedBack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSwept:
-    """A lost executor's run was given back (``queued``) or ended."""
+    """A lost executor's run was given back (``queued``) or ended; ``heard_of``: the last sign of its life."""
 
     run_id: str
     epoch: int
     state: State
     early: bool
     thread_id: str = ""
+    heard_of: float = 0.0
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -309,6 +312,7 @@ class Signals:
     def __init__(self, *, listeners: tuple[Listener, ...] | None = None) -> None:
         """Tell the log, unless given other ``listeners``."""
         self._listeners: tuple[Listener, ...] = (log,) if listeners is None else listeners
+        self._tracing: spans.Tracing | None = None
 
     def emit(self, happening: Happening) -> None:
         """Tell every listener.  A listener that raises is reported and does not stop the others."""
@@ -321,6 +325,16 @@ class Signals:
     def listen(self, listener: Listener) -> None:
         """Add a listener for the life of the runtime."""
         self._listeners = (*self._listeners, listener)
+
+    def trace(self, tracing: spans.Tracing) -> None:
+        """Have what lasts traced, for the life of the runtime; raises ``Misconfigured`` the second time."""
+        if self._tracing is not None:
+            raise errors.Misconfigured("It is traced already.", hint="Observe each Outlive once.")
+        self._tracing = tracing
+
+    def during(self, stretch: spans.Stretch) -> AbstractContextManager[spans.Open]:
+        """Trace the ``with`` block, which is one stretch of work in one task, if anybody traces."""
+        return spans.NOBODY if self._tracing is None else self._tracing.over(stretch)
 
     @contextmanager
     def recording(self) -> Iterator[list[Happening]]:

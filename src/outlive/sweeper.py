@@ -81,6 +81,8 @@ class Sweeper:
                 state=_STATES[swept],
                 early=early,
                 thread_id=suspect.thread_id,
+                heard_of=suspect.renewed_at / 1000,
+                traceparent=suspect.traceparent,
             )
         )
         ended = (wakeup.OUTBOX,) if _STATES[swept].terminal else ()

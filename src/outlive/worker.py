@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlive import agents, execution, failpoints, lease, signals
+from outlive import agents, execution, failpoints, lease, signals, spans
 from outlive.model import Offer, Run
 from outlive.store import moves, reads, wakeup
 
@@ -36,6 +37,7 @@ class Worker:
         self._reserved: set[str] = set()
         self._driving: dict[asyncio.Task[None], Run] = {}
         self._leaked: dict[asyncio.Task[Any], None] = {}  # in order, to be repeatable
+        self._context = contextvars.copy_context()
         self._closing = False
         self._claiming: asyncio.Task[None] | None = None
 
@@ -80,7 +82,7 @@ class Worker:
         held = self._around.keeper.hold(run.claim, since)
         agent = self._registry.driver(run.agent)
         attempt = execution.Attempt(run=run, agent=agent, held=held, around=self._around)
-        task = asyncio.get_running_loop().create_task(self._drive(attempt))
+        task = asyncio.get_running_loop().create_task(self._drive(attempt), context=self._context.copy())
         self._driving[task] = run
         task.add_done_callback(self._ended)
         self._around.happenings.emit(
@@ -92,8 +94,17 @@ class Worker:
             held.end(lease.Halt.SHUTDOWN)
 
     async def _drive(self, attempt: execution.Attempt) -> None:
+        run = attempt.run
+        attempting = spans.Attempting(
+            run_id=run.run_id,
+            thread_id=run.thread_id,
+            epoch=run.epoch,
+            agent=run.agent,
+            traceparent=run.traceparent,
+        )
         try:
-            await execution.drive(attempt)
+            with self._around.happenings.during(attempting):
+                await execution.drive(attempt)
         finally:
             self._around.keeper.release(attempt.held)
             if attempt.leaked is not None:  # also if it has returned by now: its failure is looked at then
@@ -122,7 +133,12 @@ class Worker:
     # ------------------------------------------------------------ claiming
 
     async def begin(self) -> None:
-        """Hold the liveness token and start claiming."""
+        """Hold the liveness token and start claiming.
+
+        Every attempt runs in the context of this call, whoever claims it: what a request had set when its
+        submit took a slot here is not the run's, which has nothing of that in another process.
+        """
+        self._context = contextvars.copy_context()
         await self._around.store.hold_token(self.id)
         self._claiming = asyncio.get_running_loop().create_task(self._claim_for_ever())
 

@@ -18,6 +18,8 @@ from cli import support
 from core import support as core
 from outlive import logs, runtime, signals
 
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 def _get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=support.WITHIN) as answer:
@@ -38,6 +40,29 @@ def test_metrics_are_answered_on_a_port_of_their_own(command: str, sqlite_path: 
             address = process.says(r"listening on (\S+)")
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 _get(f"{address}/metrics")
+
+
+def test_traces_that_nobody_records_are_refused(here: support.Here, sqlite_path: pathlib.Path) -> None:
+    database = f"sqlite:///{sqlite_path}"
+    runtime.migrate(database)
+    answer = here("worker", "served:both", "-d", database, "--traces", "on")
+    assert answer.code == 2
+    assert "nothing is there that records them" in answer.err
+
+
+def test_traces_go_to_the_provider_that_the_agents_module_sets(sqlite_path: pathlib.Path) -> None:
+    database = f"sqlite:///{sqlite_path}"
+    runtime.migrate(database)
+    given = ("serve", "traced:agent", "-d", database, "--port", "0", "--traces", "on")
+    with support.running(*given) as process:
+        address = process.says(r"listening on (\S+)")
+        body = json.dumps({"agent": "agent"}).encode()
+        request = urllib.request.Request(
+            f"{address}/runs", body, {"Content-Type": "application/json", "traceparent": PARENT}
+        )
+        with urllib.request.urlopen(request, timeout=support.WITHIN):
+            pass
+        assert process.says(r"span run.attempt (\S+)") == PARENT.split("-")[1]
 
 
 def test_a_cost_that_there_is_is_printed_for_people_and_programs(

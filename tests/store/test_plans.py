@@ -109,7 +109,8 @@ FILTERS = {"limit": 50, "before": "run-1099000", "agent": None, "state": None}
 SUBMIT = {
     "run_id": "new", "tenant": "tenant-1", "thread_id": "thread-1", "agent": "agent", "pos": 9,
     "not_before": None, "input": "{}", "metadata": "{}", "policy": POLICY, "on_disconnect": "cancel",
-    "notify": None, "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
+    "notify": None, "traceparent": None,
+    "grace_ms": 1, "recovery": "resume", "max_losses": 3, "origin": "new", "continues": None,
     "displaces": None,
     "agents": ["agent"], "claim_token": "t", "worker": "w", "lease_ms": 1, "fresh": True, "thread": "new",
     "key": "k", "fingerprint": "f", "viewer": "v", "viewer_lease_ms": 1, "opening": "{}",

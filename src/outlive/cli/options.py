@@ -43,6 +43,7 @@ EXECUTING = (
     "artifacts",
     "metrics_port",
     "metrics_host",
+    "traces",
     "log_format",
     "log_level",
 )

@@ -152,7 +152,7 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         typer.echo(f"agent {agent.name}: {declared}", err=True)
     for name in chosen.agent_limits.keys() - {agent.name for agent in agents}:
         typer.echo(f"agent {name}: has limits, and is not served here", err=True)
-    return runtime.Outlive(
+    outlive = runtime.Outlive(
         chosen.database,
         agents,
         direct_database=chosen.direct_database,
@@ -167,6 +167,8 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         retention=chosen.retention,
         webhooks=told.webhooks(chosen),
     )
+    watched.traces(outlive, chosen)
+    return outlive
 
 
 def who_may_come(chosen: settings.Settings) -> checks.Finding:

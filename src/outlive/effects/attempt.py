@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from outlive import agents, encoding, errors, failpoints, ledger, seams, signals
+from outlive import agents, encoding, errors, failpoints, ledger, seams, signals, spans
 from outlive.lease import Halt, Held, Keeper
 from outlive.ledger import Effect, EffectState
 from outlive.model import Claim, Run
@@ -170,6 +170,10 @@ class Ledger:
         """Note that a call was cut; if that cannot be written, the lost claim says the same."""
         if await self.store.write(effect_moves.cut(effect), budget=LONGEST_EVIDENCE):
             self._tell(effect, EffectState.UNKNOWN)
+
+    def during(self, stretch: spans.Stretch) -> AbstractContextManager[spans.Open]:
+        """Have a stretch of work traced, if anybody traces."""
+        return self._signals.during(stretch)
 
     def tell(self, happening: signals.Happening) -> None:
         """Tell whoever listens to this process."""

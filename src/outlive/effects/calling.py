@@ -15,12 +15,12 @@ from typing import Any
 
 import tenacity
 
-from outlive import agents, encoding, errors, failpoints, ledger, signals
+from outlive import agents, encoding, errors, failpoints, ledger, signals, spans
 from outlive.effects import asking, attempt, errand
 from outlive.effects.asking import Asked, Call, Key
 from outlive.effects.attempt import Ledger
 from outlive.lease import Halt
-from outlive.ledger import Effect, Kind, Step
+from outlive.ledger import Effect, EffectState, Kind, Step
 from outlive.policy import Durability, OnUnknown
 from outlive.store import effect_moves, wakeup
 from outlive.store.effect_moves import Answer, Opened
@@ -166,11 +166,12 @@ async def execute(current: Ledger, asked: Asked) -> Any:
         retry=tenacity.retry_if_exception_type(_Again), **_bounds(current, asked.budget), reraise=True
     )
     try:
-        async with current.alone(asked.wish.name, asked.wish.key):
-            try:
-                return await repeated(_try, current, asked, asked.wish)
-            except _Again:
-                return await _try(current, asked, _without_replay(asked.wish))
+        with current.during(spans.Effecting(name=asked.wish.name, run_id=current.run.run_id)):
+            async with current.alone(asked.wish.name, asked.wish.key):
+                try:
+                    return await repeated(_try, current, asked, asked.wish)
+                except _Again:
+                    return await _try(current, asked, _without_replay(asked.wish))
     except errors.Stopping:
         await current.cut_short(UNTIL_CUT)
         raise
@@ -235,6 +236,7 @@ def _still_patient(current: Ledger, effect: Effect, ends: float) -> None:
 def _over(opened: Opened) -> Any:
     """Return the result that is on record; raises ``EffectFailed`` or ``EffectConflict`` if there is none."""
     effect = opened.effect
+    spans.CURRENT.get().say(effect_id=effect.effect_id, ledger=opened.step.value, state=effect.state.value)
     if opened.step is Step.FAIL:
         raise _failure(effect)
     if opened.step is Step.CONFLICT:
@@ -294,6 +296,7 @@ async def _called(current: Ledger, asked: Asked, wish: ledger.Wish, effect: Effe
         await _cut_off(current, asked, wish, effect, failure)
         raise
     except BaseException:
+        spans.CURRENT.get().say(effect_id=effect.effect_id, state=EffectState.UNKNOWN.value)
         current.leave_unknown(effect)  # not awaited: this task is being cancelled
         raise
     answer, value = attempt.answer_of(value, current)

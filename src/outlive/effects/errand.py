@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from outlive import spans
 from outlive.effects import asking
 from outlive.effects.asking import Call, Run
 
@@ -58,16 +59,22 @@ class Errand:
 
         async def run(call: Call) -> Any:
             outcome: asyncio.Future[Any] = self._loop.create_future()
-            self._turns.put(lambda: self._call(function, call if wants else None, call, outcome))
+            span = spans.CURRENT.get()
+            self._turns.put(lambda: self._call(function, call if wants else None, call, outcome, span))
             return await outcome
 
         return run
 
     def _call(
-        self, function: Callable[..., Any], given: Call | None, call: Call, outcome: asyncio.Future[Any]
+        self,
+        function: Callable[..., Any],
+        given: Call | None,
+        call: Call,
+        outcome: asyncio.Future[Any],
+        span: spans.Open,
     ) -> None:
         try:
-            with asking.calling(call):
+            with asking.calling(call), span.here():
                 end = _End(value=function() if given is None else function(given))
         except BaseException as failure:  # whatever it is, the loop's part has to hear of it
             end = _End(failure=failure)

@@ -144,6 +144,7 @@ class _Native:
                 metadata=new.metadata,
                 viewer=viewer,
                 webhook=new.webhook,
+                traceparent=request.headers.get("traceparent"),
             )
         except errors.KeyConflict as failure:
             failure.field = _KEY

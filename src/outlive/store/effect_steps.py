@@ -87,6 +87,7 @@ def _columns(run: Run | Effect, run_id: str) -> dict[str, object]:
         "notify": run.notify
         if isinstance(run, Run)
         else None,  # whoever heard what was executed hears what became of it
+        "traceparent": run.traceparent if isinstance(run, Run) else None,
         "on_disconnect": _POLICY.on_disconnect.value,
         "grace_ms": millis(_POLICY.grace),
         "recovery": _POLICY.recovery.value,

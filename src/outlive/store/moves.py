@@ -198,6 +198,7 @@ def _columns(new: Submission, before: Run | None, place: Row) -> dict[str, objec
         "metadata": new.metadata,
         "policy": new.policy.to_json(),
         "notify": new.notify,
+        "traceparent": new.traceparent,
         "on_disconnect": new.policy.on_disconnect.value,
         "grace_ms": millis(new.policy.grace),
         "recovery": new.policy.recovery.value,

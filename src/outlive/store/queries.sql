@@ -51,12 +51,12 @@ SELECT :thread_id, :tenant, :thread, 2, 0, {now}
 WHERE :fresh AND (:key IS NULL OR NOT EXISTS (SELECT 1 FROM run_keys WHERE tenant = :tenant AND key = :key))
 ON CONFLICT (tenant, external_id) DO NOTHING;
 INSERT INTO runs (
-    run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
+    run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify, traceparent,
     on_disconnect, grace_ms, recovery, max_losses, origin, continues, displaces, created_at,
     state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
 SELECT
     :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-    CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
+    CAST(:notify AS TEXT), CAST(:traceparent AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
     CAST(:displaces AS TEXT), {now},
     CASE WHEN start.now THEN 'running' ELSE 'queued' END,
     CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -80,7 +80,7 @@ WHERE place.thread_id = :thread_id
 ON CONFLICT (run_id) DO NOTHING
 RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify;
+    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify, traceparent;
 UPDATE threads SET last_seq = last_seq + (SELECT last_seq FROM runs WHERE run_id = :run_id)
 WHERE thread_id = :thread_id
 RETURNING last_seq AS thread_seq;
@@ -123,12 +123,12 @@ WITH start AS MATERIALIZED (
     SELECT thread_id FROM fresh UNION ALL SELECT CAST(:thread_id AS text) WHERE NOT :fresh
 ), run AS (
     INSERT INTO runs (
-        run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify,
+        run_id, tenant, thread_id, agent, pos, not_before, input, metadata, policy, notify, traceparent,
         on_disconnect, grace_ms, recovery, max_losses, origin, continues, displaces, created_at,
         state, epoch, last_seq, claim_token, worker, lease_until, renewed_at, started_at)
     SELECT
         :run_id, :tenant, place.thread_id, :agent, :pos, CAST(:not_before AS BIGINT), :input, :metadata, :policy,
-        CAST(:notify AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
+        CAST(:notify AS TEXT), CAST(:traceparent AS TEXT), :on_disconnect, :grace_ms, :recovery, :max_losses, :origin, :continues,
     CAST(:displaces AS TEXT), {now},
         CASE WHEN start.now THEN 'running' ELSE 'queued' END,
         CASE WHEN start.now THEN 1 ELSE 0 END,
@@ -142,7 +142,7 @@ WITH start AS MATERIALIZED (
     ON CONFLICT (run_id) DO NOTHING
     RETURNING run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
         not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    displaces,     stop_requested_at, stop_reason, created_at, started_at, ended_at, notify
+    displaces,     stop_requested_at, stop_reason, created_at, started_at, ended_at, notify, traceparent
 ), thread AS (
     UPDATE threads SET last_seq = threads.last_seq + 1
     FROM run WHERE threads.thread_id = run.thread_id AND run.state = 'running' AND NOT :fresh
@@ -160,7 +160,7 @@ WITH start AS MATERIALIZED (
 )
 SELECT run_id, tenant, thread_id, agent, state, reason, epoch, claim_token, worker, lease_until, pos,
     not_before, losses, last_seq, input, output, error, error_detail, metadata, policy, origin, continues,
-    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify FROM run
+    displaces, stop_requested_at, stop_reason, created_at, started_at, ended_at, notify, traceparent FROM run
 
 -- ------------------------------------------------------------------ command: stop
 
@@ -337,9 +337,11 @@ SELECT :run_id, :expected + 1 + e.key, :thread_id,
     (SELECT ended_at FROM runs WHERE run_id = :run_id)
 FROM json_each(:events) AS e;
 INSERT INTO outbox (
-    notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at)
+    notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at,
+    traceparent)
 SELECT r.run_id || '-' || (n.key + 1), r.tenant, r.run_id, 'run.' || r.state, n.value ->> 'receiver',
-    n.value ->> 'url', n.value ->> 'audience', 'pending', r.ended_at, r.ended_at, r.ended_at
+    n.value ->> 'url', n.value ->> 'audience', 'pending', r.ended_at, r.ended_at, r.ended_at,
+    r.traceparent
 FROM runs r, json_each(r.notify) AS n
 WHERE r.run_id = :run_id AND r.notify IS NOT NULL
 
@@ -359,7 +361,7 @@ WITH locked AS MATERIALIZED (
         AND (CAST(:claim_token AS text) IS NULL
             OR (claim_token = CAST(:claim_token AS text) AND lease_until > {now}))
     RETURNING runs.run_id, runs.tenant, runs.thread_id, runs.state, runs.last_seq, runs.ended_at AS stored_at,
-        runs.notify
+        runs.notify, runs.traceparent
 ), thread AS (
     UPDATE threads SET
         last_seq = threads.last_seq + :count, position = coalesce(CAST(:position AS text), threads.position),
@@ -375,9 +377,11 @@ WITH locked AS MATERIALIZED (
         json_array_elements(CAST(:events AS json)) WITH ORDINALITY AS e (value, n)
 ), told AS (
     INSERT INTO outbox (
-        notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at)
+        notification_id, tenant, run_id, kind, receiver, url, audience, state, next_at, created_at, queued_at,
+        traceparent)
     SELECT run.run_id || '-' || n.n, run.tenant, run.run_id, 'run.' || run.state, n.value ->> 'receiver',
-        n.value ->> 'url', n.value ->> 'audience', 'pending', run.stored_at, run.stored_at, run.stored_at
+        n.value ->> 'url', n.value ->> 'audience', 'pending', run.stored_at, run.stored_at, run.stored_at,
+        run.traceparent
     FROM run, json_array_elements(CAST(run.notify AS json)) WITH ORDINALITY AS n (value, n)
 )
 SELECT run.last_seq, run.stored_at, thread.thread_seq, EXISTS (
@@ -414,6 +418,7 @@ ON CONFLICT (run_id, digest) DO NOTHING
 
 -- name: suspects
 SELECT run_id, thread_id, epoch, coalesce(worker, '') AS worker, coalesce(renewed_at, 0) AS renewed_at,
+    traceparent,
     CASE WHEN coalesce(lease_until, 0) <= {now} THEN 1 ELSE 0 END AS expired
 FROM runs
 WHERE state = 'running' AND coalesce(renewed_at, 0) <= {now} - :missed_ms
@@ -438,7 +443,7 @@ RETURNING run_id
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, r.traceparent, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant) AND t.deleted_at IS NULL
 
@@ -448,7 +453,7 @@ WHERE r.run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenan
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, r.traceparent, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.tenant = :tenant AND t.deleted_at IS NULL
     AND r.created_at <= coalesce(
@@ -465,7 +470,7 @@ LIMIT :limit
 SELECT r.run_id, r.tenant, r.thread_id, r.agent, r.state, r.reason, r.epoch, r.claim_token, r.worker,
     r.lease_until, r.pos, r.not_before, r.losses, r.last_seq, r.input, r.output, r.error, r.error_detail,
     r.metadata, r.policy, r.origin, r.continues, r.displaces, r.stop_requested_at, r.stop_reason, r.created_at,
-    r.started_at, r.ended_at, r.position, r.notify, t.external_id AS thread, t.position AS thread_position, t.left_by
+    r.started_at, r.ended_at, r.position, r.notify, r.traceparent, t.external_id AS thread, t.position AS thread_position, t.left_by
 FROM threads t JOIN runs r ON r.thread_id = t.thread_id
 WHERE t.tenant = :tenant AND t.external_id = :thread
     AND r.created_at <= coalesce(

@@ -86,6 +86,7 @@ def suspects(missed_ms: int, limit: int) -> Steps[list[Suspect]]:
             worker=row["worker"],
             expired=bool(row["expired"]),
             renewed_at=row["renewed_at"],
+            traceparent=row["traceparent"],
         )
         for row in rows
     ]

@@ -60,6 +60,7 @@ _NOTIFICATION = ", ".join(
     for column in (
         *("notification_id", "tenant", "run_id", "kind", "receiver", "url", "audience", "state", "body"),
         *("attempts", "next_at", "claim_token", "status", "error", "created_at", "attempted_at", "ended_at"),
+        "traceparent",
     )
 )
 _SCHEDULE = """schedules.schedule_id, schedules.tenant, schedules.name, schedules.cron, schedules.timezone,

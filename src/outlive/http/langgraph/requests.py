@@ -64,6 +64,7 @@ async def submit(
         metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent, modes)},
         viewer=viewer,
         webhook=new.webhook,
+        traceparent=request.headers.get("traceparent"),
     )
     if thread is None and new.on_completion != "keep":
         await plane.outlive.store.write(deleting.pass_after(tenant, made.run.thread, plane.kept))
