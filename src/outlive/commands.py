@@ -104,11 +104,7 @@ class Commands:
         ``NothingToAnswer``, ``LimitReached``, ``StoreUnavailable``.
         """
         known = self._registry[agent]  # also when a policy is given: nobody would drive the run
-        for field, text in (("thread", thread), ("key", key), ("tenant", tenant), ("viewer", viewer)):
-            check_name(field, text)
-        for field, text in (("thread", thread), ("key", key)):
-            if text == "":  # what a client sends that forgot it, and every such client sends the same
-                raise errors.InvalidInput(f"{field} is empty.", field=field)
+        _check_names(thread=thread, key=key, tenant=tenant, viewer=viewer)
         positioned = isinstance(known, Positions)
         declared = policy or known.policy
         _check_displacing(declared, not_before, positioned=positioned)
@@ -252,6 +248,14 @@ def exact(field: str, value: Any) -> str:
         first = encoded.placeholders[0]
         raise errors.InvalidInput(f"{field} cannot be kept exactly: {first.type}: {first.why}.", field=field)
     return encoded.text
+
+
+def _check_names(**texts: str | None) -> None:
+    for field, text in texts.items():
+        check_name(field, text)
+    for field in ("thread", "key"):
+        if texts[field] == "":  # what a client sends that forgot it, and every such client sends the same
+            raise errors.InvalidInput(f"{field} is empty.", field=field)
 
 
 def _check_displacing(policy: RunPolicy, not_before: float | None, *, positioned: bool) -> None:
