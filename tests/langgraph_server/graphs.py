@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
@@ -119,7 +120,14 @@ def memory() -> Any:
     return builder.compile()
 
 
+@tool
+def look_up(word: str) -> str:
+    """Say what a word means."""
+    return f"{word} means itself"
+
+
 async def _speak(state: Talk) -> dict[str, Any]:
+    await look_up.ainvoke({"word": "hello"})
     get_stream_writer()({"name": "progress", "of": "speaking"})
     return await _model(state)
 

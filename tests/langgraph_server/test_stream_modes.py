@@ -17,7 +17,7 @@ from langgraph_server.conftest import Service
 from outlive import encoding
 
 HELLO: Any = {"messages": [{"role": "user", "content": "hello", "id": "first"}]}
-MODES = ["values", "updates", "custom", "tasks", "checkpoints", "debug", "messages-tuple"]
+MODES = ["values", "updates", "custom", "tasks", "checkpoints", "debug", "messages-tuple", "tools"]
 _OURS = frozenset({"thread_id", "run_id", "assistant_id", "graph_id", "parent_ids", "ls_integration"})
 _ID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00)?")
@@ -92,7 +92,7 @@ async def test_a_mode_has_what_the_graph_yields_in_that_order(
     service: Service, mode: str, subgraphs: bool
 ) -> None:
     wanted = await yielded([mode], subgraphs=subgraphs)
-    assert wanted or (mode in ("custom", "messages-tuple") and not subgraphs)
+    assert wanted or (mode in ("custom", "messages-tuple", "tools") and not subgraphs)
     _same(await streamed(service, [mode], subgraphs=subgraphs), wanted)
 
 

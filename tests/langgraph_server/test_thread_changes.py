@@ -151,7 +151,9 @@ async def test_a_thread_of_states_that_its_graph_does_not_take_is_not_made(servi
         {"supersteps": [{"updates": [{"values": {}, "as_node": "plan"}]}]},
         {"metadata": {"graph_id": "nobody"}, "supersteps": [{"updates": [{"values": {}}]}]},
         {"metadata": {"graph_id": "steps"}, "supersteps": [{"updates": []}]},
-        {"ttl": {"ttl": 1, "strategy": "delete"}},
+        {"ttl": {"ttl": 1, "strategy": "keep_latest"}},
+        {"ttl": {"ttl": 0}},
+        {"ttl": "soon"},
     ]
     for body in wrong:
         answer = await service.http.post("/threads", json={"thread_id": name} | body)

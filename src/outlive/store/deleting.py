@@ -107,6 +107,14 @@ def pass_after(tenant: str, thread: str, seconds: float | None) -> Steps[bool]:
 
 
 @script(reads=True)
+def passes_after(thread_id: str) -> Steps[float | None]:
+    """Return how many seconds after the last that happens on it a thread passes; None: it does not."""
+    rows = yield statement("passing_of_thread", thread_id=thread_id)
+    after = rows[0]["passes_after_ms"] if rows else None
+    return None if after is None else after / 1000
+
+
+@script(reads=True)
 def passed(after: str, limit: int) -> Steps[list[tuple[str, str]]]:
     """Return the ids, above ``after``, and the names of threads whose time has passed."""
     rows = yield statement("passed_threads", after=after, limit=limit)

@@ -667,6 +667,9 @@ UPDATE threads SET passes_after_ms = CAST(:after_ms AS BIGINT)
 WHERE tenant = :tenant AND external_id = :thread AND deleted_at IS NULL
 RETURNING thread_id
 
+-- name: passing_of_thread
+SELECT passes_after_ms FROM threads WHERE thread_id = :thread_id
+
 -- name: passed_threads
 -- What happened last on a thread is the end of a run, a word about it, or its making.
 SELECT t.thread_id, t.external_id AS thread FROM threads t

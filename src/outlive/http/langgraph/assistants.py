@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from outlive import errors
 from outlive.http import body
-from outlive.http.langgraph import bodies, pages, shapes, wire
+from outlive.http.langgraph import bodies, changes, pages, shapes, wire
 from outlive.http.langgraph.plane import Plane
 from outlive.store import assistants
 from outlive.store.assistants import Assistant, Search
@@ -116,6 +116,8 @@ class _Assistants:
     async def drop(self, request: Request, assistant_id: str) -> Response:
         """Take an assistant away; a graph's own one comes back when it is next asked for."""
         found = await self._plane.assistant(wire.tenant(request), assistant_id)
+        if wire.flag(request, "delete_threads"):
+            await changes.delete_of(self._plane, found.tenant, {"assistant_id": found.assistant_id})
         await self._store.write(assistants.drop(found.tenant, found.assistant_id))
         return Response(status_code=204)
 

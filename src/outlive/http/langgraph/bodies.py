@@ -5,7 +5,7 @@ Unknown fields are left out; unknown values of known ones are refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
@@ -59,6 +59,22 @@ class Checkpoint(wire.Body):
 
     checkpoint_id: str | None = None
     checkpoint_ns: str = ""
+    thread_id: str | None = None
+
+
+class Lifetime(wire.Body):
+    """How many minutes after the last that happens on it a thread is deleted."""
+
+    ttl: float = pydantic.Field(gt=0, le=60 * 24 * 366 * 100, allow_inf_nan=False)
+    strategy: Literal["delete"] = "delete"
+
+
+def _lifetime(given: Any) -> Any:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    return {"ttl": given} if number else given
+
+
+Ttl = Annotated[Lifetime, pydantic.BeforeValidator(_lifetime)]
 
 
 class NewRun(wire.Body):
@@ -86,6 +102,17 @@ class NewRun(wire.Body):
     after_seconds: float | None = pydantic.Field(default=None, ge=0, le=10**9, allow_inf_nan=False)
     webhook: str | None = pydantic.Field(default=None, max_length=8192)
     strict_resume: bool = False
+    feedback_keys: Any = None
+    langsmith_tracer: Any = None
+
+    @pydantic.model_validator(mode="after")
+    def _can_be(self) -> Self:
+        if self.checkpoint is not None and self.checkpoint.checkpoint_id and self.checkpoint.checkpoint_ns:
+            raise ValueError("checkpoint is one of a subgraph, and a run starts from one of its own graph")
+        for name in ("feedback_keys", "langsmith_tracer"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for LangSmith, which this service does not use")
+        return self
 
     @property
     def fork(self) -> str | None:
@@ -121,7 +148,7 @@ class NewThread(wire.Body):
     thread_id: str | None = None
     metadata: Object | None = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
-    ttl: None = None
+    ttl: Ttl | None = None
     supersteps: list[Superstep] | None = None
 
 
@@ -166,7 +193,7 @@ class ThreadPatch(wire.Body):
     """What is merged into a thread's metadata."""
 
     metadata: Object | None = None
-    ttl: None = None
+    ttl: Ttl | None = None
 
 
 class NewAssistant(wire.Body):
@@ -233,6 +260,7 @@ class StateAt(wire.Body):
 
     checkpoint: Checkpoint
     subgraphs: bool = False
+    select: list[str] | None = None
 
 
 class History(wire.Body):

@@ -7,6 +7,7 @@ a live run it is refused, and what is live there goes on.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -21,7 +22,9 @@ from outlive.http.langgraph import bodies, states, wire
 from outlive.http.langgraph.plane import Plane
 from outlive.model import Run
 from outlive.store import schedules, searching
-from outlive.store.searching import FoundThread
+from outlive.store.searching import FoundThread, ThreadSearch
+
+_TOGETHER = 100
 
 
 def add(routes: APIRouter, plane: Plane) -> None:
@@ -42,7 +45,7 @@ class _Changes:
     async def delete(self, request: Request, thread_id: str) -> Response:
         """Delete a thread; 409 while what an effect came to is open."""
         found = await self._plane.thread(request, thread_id)
-        await self._delete(wire.tenant(request), found.thread.thread)
+        await _delete(self._plane, wire.tenant(request), found.thread.thread)
         return Response(status_code=204)
 
     async def prune(self, request: Request) -> Response:
@@ -55,17 +58,13 @@ class _Changes:
         pruned, kept = 0, []
         for name in dict.fromkeys(wire.thread_name(one) for one in wanted.thread_ids):
             try:
-                await self._delete(wire.tenant(request), name)
+                await _delete(self._plane, wire.tenant(request), name)
                 pruned += 1
             except errors.NotFound:
                 continue
             except errors.ThreadUnsettled as failure:
                 kept.append({"thread_id": name, "detail": failure.message})
         return body.Json({"pruned_count": pruned, **({"kept": kept} if kept else {})})
-
-    async def _delete(self, tenant: str, name: str) -> None:
-        await self._outlive.delete_thread(name, tenant=tenant)
-        await self._outlive.store.write(schedules.drop_of_thread(tenant, name))  # they would make it anew
 
     async def copy(self, request: Request, thread_id: str) -> Response:
         """Copy a thread's states and metadata to a new thread; its runs are not copied."""
@@ -156,3 +155,19 @@ def _taken(update: bodies.Update) -> StateUpdate:
     command: Command[Any] = Command(update=given.get("update"), goto=graph_call.places(given.get("goto")))
     # A node may return one in place of values, and what a node returns is what this stands for.
     return StateUpdate(values=command, as_node=update.as_node)  # type: ignore[arg-type]
+
+
+async def _delete(plane: Plane, tenant: str, name: str) -> None:
+    await plane.outlive.delete_thread(name, tenant=tenant)
+    await plane.outlive.store.write(schedules.drop_of_thread(tenant, name))  # they would make it anew
+
+
+async def delete_of(plane: Plane, tenant: str, metadata: Mapping[str, Any]) -> None:
+    """Delete all threads with these words on them; raises ``ThreadUnsettled`` at one that may not be."""
+    wanted = ThreadSearch(metadata=metadata, limit=_TOGETHER)
+    while True:
+        found, _ = await plane.outlive.store.read(searching.search(tenant, wanted))
+        for one in found:
+            await _delete(plane, tenant, one.thread.thread)
+        if len(found) < _TOGETHER:
+            return

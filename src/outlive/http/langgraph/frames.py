@@ -22,7 +22,8 @@ from outlive.states import Reason, State
 _TUPLES = "messages-tuple"
 _NAME_THREADS = frozenset({"checkpoints", "debug", "events", "tasks"})
 """Modes in which LangGraph tells where a checkpoint is: it knows a thread by our name for it."""
-_NOT_RECORDED = frozenset({"tools", "lifecycle"})
+_NOT_RECORDED = frozenset({"lifecycle"})
+"""What it would tell is on every stream: ``metadata`` and ``end``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

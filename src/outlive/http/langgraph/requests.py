@@ -47,6 +47,7 @@ async def submit(
     tenant, principal = wire.tenant(request), wire.who(request).id
     assistant = await plane.assistant(tenant, new.assistant_id)
     agent = plane.graph(assistant)
+    _check_place(new, thread)
     if thread is not None and new.on_completion is not None:
         raise errors.InvalidInput("on_completion is for runs without a thread.", field="on_completion")
     about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
@@ -73,6 +74,13 @@ async def submit(
             aside = {shapes.ASIDE: shapes.ROLLED_BACK}
             await plane.outlive.store.write(searching.mark(displaced.run_id, shapes.KEPT_UNDER, aside))
     return made
+
+
+def _check_place(new: NewRun, thread: str | None) -> None:
+    """A checkpoint of another thread would be looked for on this one."""
+    named = new.checkpoint.thread_id if new.checkpoint is not None and new.fork else None
+    if named is not None and (thread is None or wire.thread_name(named) != thread):
+        raise errors.InvalidInput("The checkpoint is of another thread.", field="checkpoint.thread_id")
 
 
 async def _thread(plane: Plane, tenant: str, thread: str, about: dict[str, str], *, make: bool) -> None:

@@ -13,7 +13,7 @@ from outlive.http import body
 _INFO = {
     "version": package.__version__,
     "langgraph_py_version": importlib.metadata.version("langgraph"),
-    "flags": {"assistants": True, "crons": cron.installed(), "langsmith": False},
+    "flags": {"assistants": True, "crons": cron.installed(), "langsmith": False, "strict_resume": True},
     "host": {"kind": "outlive"},
 }
 """Read at the start: to look for it at a request would block the event loop."""

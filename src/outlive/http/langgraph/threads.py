@@ -12,8 +12,8 @@ from outlive import errors, seams
 from outlive.http import body
 from outlive.http.langgraph import bodies, changes, extracts, pages, shapes, states, wire
 from outlive.http.langgraph.plane import Plane
-from outlive.store import searching
-from outlive.store.searching import ThreadSearch
+from outlive.store import deleting, searching
+from outlive.store.searching import FoundThread, ThreadSearch
 
 _SCANNED = 1000
 """Threads that a search by their values reads at most, to fill its page."""
@@ -50,6 +50,8 @@ class _Threads:
             made = await self._store.write(searching.make(seams.new_id(), tenant, name, new.metadata or {}))
         if not made and new.if_exists == "raise":
             raise errors.Conflict(f"Thread {name} already exists.", field="thread_id")
+        if made and new.ttl is not None:
+            await self._store.write(deleting.pass_after(tenant, name, new.ttl.ttl * 60))
         return body.Json(await states.thread(self._plane, tenant, name))
 
     async def search(self, request: Request) -> Response:
@@ -87,7 +89,22 @@ class _Threads:
     async def read(self, request: Request, thread_id: str) -> Response:
         """Return a thread."""
         found = await self._plane.thread(request, thread_id)
-        return body.Json(await states.shown(self._plane, found, wire.tenant(request)))
+        shown = await states.shown(self._plane, found, wire.tenant(request))
+        if "ttl" in (wire.many(request, "include") or ()):
+            shown["ttl"] = await self._lifetime(found)
+        return body.Json(shown)
+
+    async def _lifetime(self, found: FoundThread) -> dict[str, Any] | None:
+        after = await self._store.read(deleting.passes_after(found.thread.thread_id))
+        if after is None:
+            return None
+        busy = found.status is searching.ThreadStatus.BUSY
+        ends = max(found.moved_at, found.updated_at) + after
+        return {
+            "strategy": "delete",
+            "ttl_minutes": after / 60,
+            "expires_at": None if busy else shapes.time(ends),
+        }
 
     async def change(self, request: Request, thread_id: str) -> Response:
         """Merge into a thread's metadata."""
@@ -95,6 +112,9 @@ class _Threads:
         name = wire.thread_name(thread_id)
         await self._plane.thread(request, thread_id)
         await self._store.write(searching.say(wire.tenant(request), name, patch.metadata or {}))
+        if "ttl" in patch.model_fields_set:
+            after = None if patch.ttl is None else patch.ttl.ttl * 60
+            await self._store.write(deleting.pass_after(wire.tenant(request), name, after))
         if "return=minimal" in request.headers.get("prefer", ""):
             return Response(status_code=204)
         return await self.read(request, thread_id)
@@ -113,11 +133,23 @@ class _Threads:
         wanted = await self._plane.read(request, bodies.StateAt)
         where = wanted.checkpoint
         return await self._state(
-            request, thread_id, where.checkpoint_id, where.checkpoint_ns, subgraphs=wanted.subgraphs
+            request,
+            thread_id,
+            where.checkpoint_id,
+            where.checkpoint_ns,
+            subgraphs=wanted.subgraphs,
+            select=wanted.select,
         )
 
     async def _state(
-        self, request: Request, thread_id: str, checkpoint_id: str | None, namespace: str, *, subgraphs: bool
+        self,
+        request: Request,
+        thread_id: str,
+        checkpoint_id: str | None,
+        namespace: str,
+        *,
+        subgraphs: bool,
+        select: list[str] | None = None,
     ) -> Response:
         found = await self._plane.thread(request, thread_id)
         state = await states.read(
@@ -128,7 +160,7 @@ class _Threads:
             namespace=namespace,
             subgraphs=subgraphs,
         )
-        return body.Json(shapes.selected(state, wire.many(request, "select")))
+        return body.Json(shapes.selected(state, select or wire.many(request, "select")))
 
     async def history(self, request: Request, thread_id: str) -> Response:
         """Return a thread's states, newest first."""
