@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 
 from outlive import commands, execution, lease, presence, recorder, subscription, worker
@@ -25,12 +25,13 @@ from outlive.model import (
     Verdict,
 )
 from outlive.states import State
-from outlive.store import moves, reads, steps, wakeup
+from outlive.store import displacing, moves, reads, steps, wakeup
 from outlive.store.script import Script, Steps, script, statement
 from outlive.testing.simulation import agent
 from outlive.testing.simulation.database import SimulatedStore
 from outlive.testing.simulation.history import Checkpoint
 
+_place = displacing.place
 _commit = recorder.Recorder._commit
 _suspects = reads.suspects
 _finish = steps.finish
@@ -277,3 +278,14 @@ async def swapped(*args: Any) -> subscription.Look:
         return look
     first, second, *rest = look.events
     return subscription.Look([second, first, *rest], full=look.full)
+
+
+def nobodys_place(thread_id: str, displaced: Sequence[Run]) -> Steps[dict[str, Any]]:
+    """The place of somebody, without saying whose."""
+    return (yield from _place(thread_id, displaced)) | {"displaces": None}
+
+
+def last_place(thread_id: str, displaced: Sequence[Run]) -> Steps[dict[str, Any]]:
+    """The place that any message gets."""
+    found = yield from _place(thread_id, displaced)
+    return {name: value for name, value in found.items() if name != "pos"}

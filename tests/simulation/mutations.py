@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from outlive import admission, commands, encoding, execution, lease, presence, recorder, subscription, worker
-from outlive.store import moves, reads, sql, steps, wakeup
+from outlive.store import displacing, moves, reads, sql, steps, wakeup
 from outlive.testing.simulation import Sabotage, agent, provider, simulate
 from outlive.testing.simulation.database import SimulatedStore
 from simulation import bugs
@@ -257,6 +257,26 @@ bug(
     "I3",
     patch=lambda: mock.patch.object(admission, "admit", return_value=admission.Accept(at_once=True)),
     sabotage=lambda: edited(ddl=NO_INDEX),
+)
+bug(
+    "a message that displaces does not say whom",
+    "I11",
+    patch=lambda: mock.patch.object(displacing, "place", bugs.nobodys_place),
+)
+bug(
+    "a message that displaces waits behind all who wait",
+    "I3",
+    patch=lambda: mock.patch.object(displacing, "place", bugs.last_place),
+)
+bug(
+    "a message in the place of a run does not wait for its end",
+    "I3",
+    "I11",
+    sabotage=lambda: edited(
+        ("claim", BUSY, f"(runs.displaces IS NULL AND {BUSY})"),
+        ("claimable", BUSY, f"(r.displaces IS NULL AND {BUSY})"),
+        ddl=NO_INDEX,
+    ),
 )
 bug(
     "a running run is ended by whoever asks",

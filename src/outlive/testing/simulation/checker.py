@@ -98,6 +98,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("I8", intents.key_means_one_body),
     ("I3", record.threads_keep_their_order),
     ("I11", record.a_displaced_run_is_over_before_the_one_in_its_place_begins),
+    ("I3", record.a_message_that_displaces_goes_before_all_who_wait),
     ("I3", record.delays_are_kept),
     ("I12", holders.losses_are_bounded),
     ("I15", record.failures_are_the_agents),

@@ -92,11 +92,11 @@ def reasons_are_true(history: History) -> Iterator[reading.Found]:
 
 
 def _displaced_by_somebody(run: Mapping[str, Any], history: History) -> bool:
-    """A newer message of the thread, by whose policy it takes the place of what is there."""
+    """A newer message of the thread took its place; or, as it had not begun, the place it was to take."""
     return any(
         other["thread_id"] == run["thread_id"]
         and other["created_at"] >= run["created_at"]
-        and '"on_busy":"interrupt"' in other["policy"]
+        and (other["displaces"] == run["run_id"] or (not run["epoch"] and other["displaces"] is not None))
         for other in history.final_runs
         if other["run_id"] != run["run_id"]
     )
@@ -111,6 +111,23 @@ def a_displaced_run_is_over_before_the_one_in_its_place_begins(history: History)
         first = displaces.get(change.run_id)
         if change.after[0] == "running" and first is not None and first not in over:
             yield commit.at, f"{change.run_id[:8]} began before {first[:8]}, which it displaced, was over"
+
+
+def a_message_that_displaces_goes_before_all_who_wait(history: History) -> Iterator[reading.Found]:
+    runs = {run["run_id"]: run for run in history.final_runs}
+    waiting: dict[str, dict[str, int]] = defaultdict(dict)
+    for commit, change in reading.changes(history):
+        run = runs[change.run_id]
+        others = waiting[run["thread_id"]]
+        if (
+            change.before is None
+            and run["displaces"]
+            and min(others.values(), default=run["pos"]) < run["pos"]
+        ):
+            yield commit.at, f"{change.run_id[:8]} displaces a run and stands behind others of its thread"
+        others.pop(change.run_id, None)
+        if change.after[0] == "queued":
+            others[change.run_id] = run["pos"]
 
 
 def _stop_tried(history: History) -> bool:
