@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from outlive import signals
 from outlive.testing.simulation.checks import reading
 from outlive.testing.simulation.history import History
+from outlive.testing.simulation.plan import Fault
 
 
 def only_holders_record(history: History) -> Iterator[reading.Found]:
@@ -137,6 +138,10 @@ def losses_are_counted(history: History) -> Iterator[reading.Found]:
             yield f"{run['run_id'][:8]} was lost {lost[run['run_id']]} times and {run['losses']} are counted"
 
 
+FATAL = frozenset({Fault.KILL, Fault.SHUTDOWN})
+"""Faults that end a process: the next one, with the same number, is another holder."""
+
+
 def healthy_holders_keep_their_runs(history: History) -> Iterator[reading.Found]:
     drivers = reading.drivers(history)
     for commit, change in reading.changes(history):
@@ -146,7 +151,9 @@ def healthy_holders_keep_their_runs(history: History) -> Iterator[reading.Found]
         ill = [
             span
             for span in history.faults
-            if span.process == holder and span.fault != "tokens lost" and span.end >= commit.at - 8.0
+            if span.process == holder
+            and span.fault != "tokens lost"
+            and (span.fault in FATAL or span.end >= commit.at - 8.0)
         ]
         if holder is not None and not any(span.begin <= commit.at for span in ill):
             yield commit.at, f"{change.run_id[:8]} was taken from {holder}, which was well"
