@@ -22,7 +22,7 @@ TOGETHER = (
     ("durability", "modes", "two-messages"),
     ("outlive", "servers"),
     ("effects", "webhooks"),
-    ("schedules",),
+    ("schedules", "trace"),
     WHOLE,
     ("leaves",),
     ("proxy", "nginx", "cut-effect", "undeclared", "pauses", "cleanup"),
