@@ -6,10 +6,12 @@ import json
 import os
 import pathlib
 import signal
+import uuid
 from typing import Any
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from cli import support
 from outlive import errors
@@ -114,6 +116,10 @@ def test_dev_serves_the_folders_graphs_and_starts_again_when_a_file_changes(
         body = {"assistant_id": "agent", "input": {}}
         assert httpx.post(f"{first}/runs/wait", json=body).json() == {"said": "first"}
         assert httpx.get(f"{first}/native/ready").status_code == 200
+        with connect(f"{first.replace('http', 'ws')}/threads/{uuid.uuid4()}/stream/events") as socket:
+            wanted = {"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}}
+            socket.send(json.dumps(wanted))
+            assert json.loads(socket.recv(timeout=20))["type"] == "success"
         (tmp_path / "an_agent.py").write_text(AGENT.replace('"first"', '"second"'))
         second = process.says(rf"(?s){listens}.*{listens}".replace("(\\S+)", "\\S+", 1))
         assert httpx.post(f"{second}/runs/wait", json=body).json() == {"said": "second"}

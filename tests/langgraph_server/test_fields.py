@@ -77,6 +77,17 @@ async def test_an_answer_to_a_question_that_nobody_asks_leaves_the_thread_as_it_
     assert answered["messages"][-1]["content"] == "heard yes"
 
 
+async def test_a_join_asks_for_modes_that_there_are(service: Service) -> None:
+    thread = (await service.sdk.threads.create())["thread_id"]
+    run = await service.sdk.runs.create(thread, "steps", input={}, stream_mode=["updates"])
+    path = f"/threads/{thread}/runs/{run['run_id']}/stream"
+    answer = await service.http.get(path, params={"stream_mode": ["values", "loud"]})
+    assert (answer.status_code, "loud" in answer.json()["detail"]) == (422, True)
+    joined = service.sdk.runs.join_stream(thread, run["run_id"], stream_mode=["values", "updates"])
+    events = {part.event async for part in joined}
+    assert events == {"metadata", "values", "updates", "end"}
+
+
 # ------------------------------------------------------------ how long a thread lives
 
 

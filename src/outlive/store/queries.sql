@@ -810,13 +810,14 @@ WITH blobs AS (DELETE FROM checkpoint_blobs WHERE thread_id = :thread_id)
 DELETE FROM checkpoint_writes WHERE thread_id = :thread_id
 
 -- ------------------------------------------------------------------ LangGraph's table of items
--- The long-term memory of graphs.  It is there if a graph was ever bound to this database.
+-- The long-term memory of graphs.  It is there if a graph was ever bound to this database; a table of that name
+-- alone may be anybody's.
 
 -- name: has_items
-SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'store'
+SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'store_migrations'
 
 -- name: has_items [postgresql]
-SELECT 1 AS found WHERE to_regclass('store') IS NOT NULL
+SELECT 1 AS found WHERE to_regclass('store_migrations') IS NOT NULL
 
 -- name: drop_passed_items
 DELETE FROM store WHERE expires_at IS NOT NULL AND expires_at < CURRENT_TIMESTAMP

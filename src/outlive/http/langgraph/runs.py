@@ -6,7 +6,7 @@ told with the first byte, and every event says where it stands.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 
@@ -27,6 +27,8 @@ _STATES = {
     "interrupted": (State.STOPPED,),
     "timeout": (State.STOPPED, State.FAILED),
 }
+
+_MODES = frozenset(get_args(bodies.Mode))
 
 
 def add(routes: APIRouter, plane: Plane) -> None:
@@ -194,6 +196,11 @@ def _wanted(request: Request, run: Run) -> Wanted:
     """What a join asks for; without a word of it, what the run was made with."""
     asked = shapes.kept(run).get("kwargs") or {}
     modes = wire.many(request, "stream_mode", "stream_modes")
+    if unknown := set(modes or ()) - _MODES:
+        raise errors.InvalidInput(
+            f"stream_mode has no {body.shown(min(unknown))}; there are: {', '.join(sorted(_MODES))}.",
+            field="stream_mode",
+        )
     if not modes:
         first = asked.get("stream_mode") or ["values"]
         modes = [first] if isinstance(first, str) else first
