@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import json
+import math
 import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -103,6 +105,10 @@ def _chat() -> Any:
 
 async def _tell(state: Talk) -> dict[str, Any]:
     get_stream_writer()({"percent": 50})
+    if state.get("ask"):
+        get_stream_writer()(
+            {"strange": [math.nan, math.inf, b"bytes", {1}, decimal.Decimal("1.5"), object()]}
+        )
     return {}
 
 
@@ -121,5 +127,24 @@ def _team() -> Any:
     return builder.compile()
 
 
+async def _prepare(state: Talk, config: RunnableConfig) -> dict[str, Any]:
+    _done(config, "prepare")
+    return {}
+
+
+def _nested() -> Any:
+    """A graph in which the question is one of a graph inside, behind a step of its own."""
+    inside = StateGraph(Talk)
+    inside.add_node("prepare", _prepare)
+    inside.add_node("ask", _ask)
+    inside.add_edge(START, "prepare")
+    inside.add_edge("prepare", "ask")
+    builder = StateGraph(Talk)
+    builder.add_node("inside", inside.compile())
+    builder.add_edge(START, "inside")
+    return builder.compile()
+
+
 chat = _chat()
+nested = _nested()
 team = _team()

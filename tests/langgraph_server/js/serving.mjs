@@ -1,4 +1,4 @@
-/** `outlive serve --config langgraph.json` on a database of its own, and what its graphs have done. */
+/** `outlive serve --config langgraph.json` on a database of its own unless one is named, and what its graphs have done. */
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
@@ -11,7 +11,7 @@ export class Served extends Serving {
 
   static async open() {
     const directory = await fs.mkdtemp(path.join(os.tmpdir(), "outlive-langgraph-"));
-    const database = `sqlite:///${directory}/outlive.db`;
+    const database = process.env.DATABASE ?? `sqlite:///${directory}/outlive.db`;
     const serve = (port) => ["-m", "outlive", "serve", "--config", CONFIG, "--database", database,
       "--port", port, "--lease", "2"];
     const made = new Served(directory, serve);
