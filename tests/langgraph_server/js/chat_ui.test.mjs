@@ -3,6 +3,7 @@ import { Mounted } from "./page.mjs";
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { Dictation, within } from "../../client/dictation.mjs";
+import { Cutting } from "./cutting.mjs";
 import { passthrough } from "./passthrough.mjs";
 import { Served } from "./serving.mjs";
 
@@ -29,11 +30,11 @@ class Chat {
   thread = null;
   listed = [];
 
-  constructor(t, assistantId = "chat", thread = null) {
+  constructor(t, assistantId = "chat", thread = null, apiUrl = proxy.url) {
     this.thread = thread;
     const onThreadId = (id) => (this.thread = id);
     this.page = new Mounted(useStream, {
-      apiUrl: proxy.url, apiKey: "a-key", assistantId, threadId: thread, fetchStateHistory: true,
+      apiUrl, apiKey: "a-key", assistantId, threadId: thread, fetchStateHistory: true,
       onCustomEvent: () => {}, onThreadId: (id) => [onThreadId(id), this.page?.become({ threadId: id })],
     });
     t.after(() => this.page.unmount());
@@ -137,6 +138,26 @@ describe("the chat page", { concurrency: true }, () => {
     const [run] = await client.runs.list(chat.thread);
     await client.runs.join(chat.thread, run.run_id);
     await new Chat(t, "chat", chat.thread).shows(WHOLE);
+    assert.deepEqual(await server.executed(chat.thread), ["charge", "model"]);
+  });
+
+  test("an answer that is cut is whole at its end, though the cursor is not handed on", async (t) => {
+    const [dictation, cutting] = await Promise.all([Dictation.open(), Cutting.open(proxy.url)]);
+    t.after(() => [dictation, cutting].forEach((each) => each.close()));
+    const chat = new Chat(t, "chat", null, `${cutting.url}/api`);
+    await chat.shows([]);
+    const done = chat.say("hello", { port: dictation.port });
+    const agent = await dictation.attempt();
+    for (const word of ["one ", "two ", "three"]) {
+      agent.say(word);
+      await chat.page.until((_, shown) => shown.at(-1)?.endsWith(word), word);
+      cutting.cut();
+    }
+    agent.end();
+    await within(done, "the answer");
+    await chat.shows(WHOLE);
+    const said = chat.page.texts.filter((shown) => shown && shown !== "hello");
+    assert.deepEqual(said.filter((shown) => !WHOLE[1].startsWith(shown)), []);
     assert.deepEqual(await server.executed(chat.thread), ["charge", "model"]);
   });
 });

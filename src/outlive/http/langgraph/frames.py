@@ -46,6 +46,9 @@ class Frames:
     ``part`` is how many frames of the event behind those it has seen as well.  It must be given every event
     from the run's first one, for what ``messages`` shows of a message is all of it so far.  ``thread`` is our
     id of the run's thread, and what clients call it.
+
+    ``repeats``: the client has some of it already and cannot say how much.  It adds the words of a message to
+    those that it has, so each message is taken from it first.
     """
 
     run_id: str
@@ -53,15 +56,34 @@ class Frames:
     wanted: Wanted
     after: int = 0
     part: int = 0
+    repeats: bool = False
     _messages: dict[str, Any] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _taken: set[str] = field(default_factory=set)
 
     def of(self, events: Sequence[Event]) -> Iterator[tuple[bytes, int]]:
         """Yield the frames of ``events``, each with the seq that a client has seen behind it."""
         for event in events:
             frames = list(self._frames(event))
+            if self.repeats:
+                yield from self._taken_away(event)
             if event.seq > self.after:
                 yield from self._numbered(frames, event.seq)
+
+    def _taken_away(self, event: Event) -> Iterator[tuple[bytes, int]]:
+        """Take a message away before its first words come.  Without an id: it is no event of the run."""
+        mode, *namespace = (event.mode or "").split("|")
+        if (
+            mode != "messages"
+            or _TUPLES not in self.wanted.modes
+            or (namespace and not self.wanted.subgraphs)
+        ):
+            return
+        message_id = event.data[0].get("id")
+        if message_id not in self._taken:
+            self._taken.add(message_id)
+            data = json.dumps([{"type": "remove", "id": message_id, "content": ""}, {}])
+            yield sse.frame(event="|".join(("messages", *namespace)), data=data), event.seq - 1
 
     def frames(self, event: Event) -> list[tuple[str, str]]:
         """Return the names and data of the frames of one event."""

@@ -6,6 +6,7 @@ told with the first byte, and every event says where it stands.
 
 from __future__ import annotations
 
+import urllib.parse
 from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
@@ -19,6 +20,9 @@ from outlive.model import Admitted, Run, Submitted
 from outlive.states import State
 from outlive.store import searching
 
+AGAIN = "again"
+"""The mark of a stream that is taken up again: without a cursor then, something on the way has dropped it."""
+_ONCE = frozenset({AGAIN, "last_event_id"})
 _STATES = {
     "pending": (State.QUEUED,),
     "running": (State.RUNNING,),
@@ -101,7 +105,8 @@ class _Runs:
         """Where the run is, without any prefix under which the application may be mounted."""
         where = f"/threads/{made.run.thread}/runs/{wire.shown_id(made.run.run_id)}"
         headers = {"Content-Location": where, "Outlive-Admitted": made.admitted.value}
-        return headers if follow is None else {**headers, "Location": f"{where}/{follow}"}
+        marked = f"?{AGAIN}=true" if follow == "stream" else ""
+        return headers if follow is None else {**headers, "Location": f"{where}/{follow}{marked}"}
 
     def _shown(self, run: Run) -> dict[str, Any]:
         return shapes.run(run, self._plane.own_id(run.agent))
@@ -149,8 +154,9 @@ class _Runs:
             wire.who(request),
             after=after,
             part=part,
+            repeats=wire.flag(request, AGAIN) and _given(request) is None,
             viewer=await self._tied(request, run),
-            headers={"Location": request.url.path},
+            headers={"Location": _again(request)},
         )
 
     async def _tied(self, request: Request, run: Run) -> str | None:
@@ -180,8 +186,8 @@ def _cursor(request: Request, run: Run) -> tuple[int, int]:
 
     The query parameter is for clients behind proxies that drop the header.
     """
-    given = request.headers.get(streaming.CURSOR) or request.query_params.get("last_event_id")
-    if given in (None, "", "-1", "-", "0"):
+    given = _given(request)
+    if given in (None, "-1", "-", "0"):
         return 0, 0
     text, dot, place = str(given).partition(".")
     seen = streaming.position(run, text, streaming.CURSOR)
@@ -190,6 +196,16 @@ def _cursor(request: Request, run: Run) -> tuple[int, int]:
     if not (place.isascii() and place.isdigit() and 0 < len(place) < 4):
         raise errors.InvalidCursor("This is no cursor of this run.", field=streaming.CURSOR)
     return seen - 1, int(place)
+
+
+def _given(request: Request) -> str | None:
+    return request.headers.get(streaming.CURSOR) or request.query_params.get("last_event_id") or None
+
+
+def _again(request: Request) -> str:
+    """Return where a stream is taken up again: what was asked for once counts then as well."""
+    asked = [(name, value) for name, value in request.query_params.multi_items() if name not in _ONCE]
+    return f"{request.url.path}?{urllib.parse.urlencode([*asked, (AGAIN, 'true')])}"
 
 
 def _wanted(request: Request, run: Run) -> Wanted:

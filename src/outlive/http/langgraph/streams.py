@@ -33,16 +33,22 @@ def stream(
     *,
     after: int = 0,
     part: int = 0,
+    repeats: bool = False,
     viewer: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> sse.EventStream:
-    """Return a stream of a run's events after ``after``, to its end; ``part`` is as for ``Frames``.
+    """Return a stream of a run's events after ``after``, to its end; ``part``, ``repeats``: see ``Frames``.
 
     ``viewer`` names one that is on the record already, by the submit of this very run or by ``tie``.
     """
     present = presence.Viewer(name=viewer or seams.new_id(), run_id=run.run_id, seen=after)
     mine = Frames(
-        run_id=run.run_id, thread=(run.thread_id, run.thread), wanted=wanted, after=after, part=part
+        run_id=run.run_id,
+        thread=(run.thread_id, run.thread),
+        wanted=wanted,
+        after=after,
+        part=part,
+        repeats=repeats,
     )
     source = _frames(plane.outlive, present, mine, recorded=viewer is not None)
     return streaming.opened(
@@ -87,7 +93,7 @@ async def _frames(
     async with aclosing(subscription.looks(outlive.store, present.run_id, after=start)) as looks:
         async for look in looks:
             events = await whole(outlive, look.events)
-            if again or mine.part or events is not look.events:
+            if again or mine.part or mine.repeats or events is not look.events:
                 framed = list(mine.of(events))
             else:
                 framed = look.once(_maker(mine.run_id, mine.thread, mine.wanted))
