@@ -11,6 +11,11 @@ from outlive import errors
 SILENT = 15
 """Seconds of silence after which a connection is asked for a sign of life, and between two such questions."""
 QUESTIONS = 3
+KEPT = 75
+"""Seconds for which a connection stays open between requests: longer than clients and proxies keep theirs.
+
+Who sends a POST on a connection that the server is just closing cannot know whether it was carried out.
+"""
 UNREAD_MS = 60_000
 """Milliseconds for which a client may leave what was sent unacknowledged, or its window shut.
 

@@ -101,6 +101,7 @@ def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings)
         ),
         log_level="warning",
         lifespan="off",
+        timeout_keep_alive=listening.KEPT,
         timeout_graceful_shutdown=chosen.drain / 2,  # else who reads nothing would be waited for without end
     )
     with listening.bound(
