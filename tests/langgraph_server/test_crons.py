@@ -157,6 +157,12 @@ async def test_a_deleted_thread_is_not_made_anew_by_its_crons(service: Service) 
     thread = (await service.sdk.threads.create())["thread_id"]
     await service.sdk.crons.create_for_thread(thread, "steps", schedule=YEARLY)
     other = await _made(service)
+    passing = (await service.sdk.threads.create(ttl=1))["thread_id"]
+    await service.sdk.crons.create_for_thread(passing, "steps", schedule=YEARLY)
+    await service.sdk.threads.update(passing, metadata={}, ttl={"ttl": 0.0001})
+    async with asyncio.timeout(WITHIN):
+        while not await service.outlive.deletion().delete_passed():
+            await service.sdk.threads.search(ids=[passing])
     await service.sdk.threads.delete(thread)
     assert [one["cron_id"] for one in await service.sdk.crons.search()] == [other["cron_id"]]
 

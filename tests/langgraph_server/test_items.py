@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk import errors as sdk_errors
 
@@ -213,3 +215,53 @@ async def test_a_call_that_would_block_the_event_loop_is_refused(database: str) 
     async with outlive.Outlive(database, [agent]):
         with pytest.raises(outlive.errors.Misconfigured):
             agent.items("t").get(("a",), "k")
+
+
+LABELS = ("a", "ab", "A", "b", "ü")
+
+
+def _namespace(chance: random.Random, least: int = 1) -> tuple[str, ...]:
+    return tuple(chance.choice(LABELS) for _ in range(chance.randint(least, 3)))
+
+
+async def _step(chance: random.Random, mine: BaseStore, reference: InMemoryStore) -> None:
+    """One thing that may be done or asked, done to both; they answer alike."""
+    namespace, key = _namespace(chance), chance.choice("xy")
+    stores: tuple[BaseStore, ...] = (mine, reference)
+    match chance.choice(("put", "delete", "get", "search", "namespaces")):
+        case "put":
+            value = {"n": chance.randint(0, 2)}
+            for store in stores:
+                await store.aput(namespace, key, value)
+        case "delete":
+            for store in stores:
+                await store.adelete(namespace, key)
+        case "get":
+            one, other = [await store.aget(namespace, key) for store in stores]
+            assert (one and (one.namespace, one.value)) == (other and (other.namespace, other.value))
+        case "search":
+            below, sought = _namespace(chance, 0), chance.choice((None, {"n": 1}))
+            asked = [await store.asearch(below, filter=sought, limit=100) for store in stores]
+            assert len({tuple(sorted((item.namespace, item.key) for item in found)) for found in asked}) == 1
+        case _:
+            wanted: Any = {
+                "prefix": chance.choice((None, _namespace(chance), ("*", chance.choice(LABELS)))),
+                "suffix": chance.choice((None, _namespace(chance), ("*", chance.choice(LABELS)))),
+                "max_depth": chance.choice((None, 1, 2)),
+            }
+            for emptied in [name for name, held in reference._data.items() if not held]:
+                del reference._data[emptied]  # which it goes on listing
+            listed = [await store.alist_namespaces(limit=100, **wanted) for store in stores]
+            assert sorted(listed[0]) == sorted(listed[1]), wanted
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_tenant_has_a_store_that_behaves_as_if_it_were_the_only_one(
+    service: Service, seed: int
+) -> None:
+    chance = random.Random(seed)
+    agent: Any = service.outlive.registry["memory"]
+    tenants = [f"{service.tenant}{more}" for more in ("", ".a", "a", "*")]
+    pairs = [(agent.items(tenant), InMemoryStore()) for tenant in tenants]
+    for _ in range(200):
+        await _step(chance, *chance.choice(pairs))

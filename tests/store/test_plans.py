@@ -305,6 +305,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"schedules"},
     ),
     "passing_of_thread": ({"thread_id": "thread-1"}, {"threads"}),
+    "schedules_on_thread": ({"thread_id": "thread-1"}, {"threads", "schedules_by_tenant"}),
     "schedules_of_thread": ({"tenant": "tenant-1", "thread": "t"}, {"schedules_by_tenant"}),
     "drop_schedule": ({**SCHEDULE, "tenant": "tenant-1"}, {"schedules"}),
     "drop_occurrences": (SCHEDULE, {"occurrences"}),

@@ -48,11 +48,19 @@ def bury(thread_id: str, *, force: bool) -> Steps[Buried]:
 
 @script()
 def bury_passed(thread_id: str) -> Steps[Buried | None]:
-    """Do the same with a thread whose time has passed; None if something has happened on it meanwhile."""
+    """Do the same with a thread whose time has passed; None if something has happened on it meanwhile.
+
+    Its schedules go with it: they would make it anew, as one that stays.
+    """
     yield statement("lock_thread", thread_id=thread_id)
     if not (yield statement("has_passed", thread_id=thread_id)):
         return None
-    return (yield from _bury(thread_id, force=False))
+    scheduled = yield statement("schedules_on_thread", thread_id=thread_id)  # it loses its name then
+    buried = yield from _bury(thread_id, force=False)
+    for row in scheduled:
+        yield statement("drop_schedule", **row)
+        yield statement("drop_occurrences", schedule_id=row["schedule_id"])
+    return buried
 
 
 def _bury(thread_id: str, *, force: bool) -> Steps[Buried]:

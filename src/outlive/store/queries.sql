@@ -1473,6 +1473,10 @@ RETURNING schedule_id
 -- name: schedules_of_thread
 SELECT schedule_id FROM schedules WHERE tenant = :tenant AND thread = :thread
 
+-- name: schedules_on_thread
+SELECT s.schedule_id, s.tenant FROM threads t JOIN schedules s ON s.tenant = t.tenant AND s.thread = t.external_id
+WHERE t.thread_id = :thread_id
+
 -- name: drop_occurrences
 DELETE FROM occurrences WHERE schedule_id = :schedule_id
 
