@@ -45,6 +45,15 @@ PANELS = (
     Panel("From commit to viewer", "s", _quantiles("outlive_event_lag_seconds")),
     Panel("From an agent's end to its verdict", "s", _quantiles("outlive_finalisation_seconds")),
     Panel("From a run's end to its notification", "s", _quantiles("outlive_notification_seconds")),
+    Panel(
+        "Slots of schedules",
+        "ops",
+        {
+            "fired": "sum(rate(outlive_schedule_slots_fired_total[5m]))",
+            "skipped: {{reason}}": "sum by (reason) (rate(outlive_schedule_slots_skipped_total[5m]))",
+        },
+    ),
+    Panel("From a slot to its run", "s", _quantiles("outlive_schedule_seconds")),
     Panel("Executors lost", "ops", {"by {{by}}": "sum by (by) (rate(outlive_leases_expired_total[5m]))"}),
     Panel(
         "Stale writes refused",

@@ -1,7 +1,7 @@
 """Takes away the events of runs that ended long ago; what a run was and came to is kept.
 
-Of such a run the record, the end event and the last state before it stay.  Decides when and how much at once;
-what exactly is taken is in ``store.pruning``.
+Of such a run the record, the end event and the last state before it stay.  What became of a schedule's slots
+goes after the same time.  Decides when and how much at once; what exactly is taken is in ``store.pruning``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from outlive import errors, signals
-from outlive.store import Store, pruning
+from outlive.store import Store, pruning, schedules
 
 EVERY = 60.0
 RUNS = 100
@@ -32,6 +32,7 @@ class Retention:
         while True:
             try:
                 await self.prune_once()
+                await self.prune_occurrences()
             except Exception as failure:  # one row that cannot be read must not end the look-out
                 self._signals.emit(signals.BackgroundFailed(duty="retention", error=repr(failure)))
             await asyncio.sleep(EVERY)
@@ -44,6 +45,13 @@ class Retention:
                 events += await self._prune(run_id)
             runs += len(found)
         return runs, events
+
+    async def prune_occurrences(self) -> int:
+        """Take away every occurrence of a schedule that is old enough; returns how many that were."""
+        deleted = 0
+        while gone := await self._store.write(schedules.prune(self._seconds, BATCH)):
+            deleted += gone
+        return deleted
 
     async def _prune(self, run_id: str) -> int:
         deleted = 0

@@ -83,6 +83,9 @@ def test_a_run_is_shown_with_its_record(here: Here, history: tuple[str, list[str
     assert "a thread [/red]" in text.out
 
 
+NOTHING_OLD = "0 events of 0 runs are gone, and 0 slots of schedules.\n"
+
+
 def test_old_events_are_taken_away_once_and_the_records_stay(
     here: Here, history: tuple[str, list[str]]
 ) -> None:
@@ -90,10 +93,10 @@ def test_old_events_are_taken_away_once_and_the_records_stay(
     unsaid = here("prune", "-d", database)
     assert unsaid.code == 2
     assert "--retention" in unsaid.err
-    assert here("prune", "-d", database, "--retention", "86400").out == "0 events of 0 runs are gone.\n"
+    assert here("prune", "-d", database, "--retention", "86400").out == NOTHING_OLD
     done = here("prune", "-d", database, "--retention", "0", "--json")
-    assert json.loads(done.out) == {"runs": 4, "events": 8}
-    assert here("prune", "-d", database, "--retention", "0").out == "0 events of 0 runs are gone.\n"
+    assert json.loads(done.out) == {"runs": 4, "events": 8, "slots": 0}
+    assert here("prune", "-d", database, "--retention", "0").out == NOTHING_OLD
     assert json.loads(here("runs", "show", ids[0], "-d", database, "--json").out)["state"] == "succeeded"
     assert here("runs", "follow", ids[0], "-d", database).out.split()[0] == "3"
     gone = here("runs", "follow", ids[0], "-d", database, "--after", "1")

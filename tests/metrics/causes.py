@@ -14,6 +14,7 @@ from outlive import Reason, State, effects, presence, seams, signals
 from outlive.http import streaming
 from outlive.metrics import Metrics
 from outlive.testing import hearing
+from schedules import support as schedules
 
 LABELS = dict[str, str]
 
@@ -219,6 +220,27 @@ async def _lag(scene: Scene) -> None:
         async for _ in frames:
             break
     scene.served.presence.leave(present, presence.Left.DISCONNECT)
+
+
+async def _midnight(scene: Scene, *, pause: bool) -> None:
+    """A daily schedule that nothing has looked at for a day: one slot has come."""
+    made = await scene.served.schedule("0 0 * * *", "quick", missed="latest")
+    if pause:
+        made = await scene.served.schedules.pause(made.schedule_id)
+    await schedules.down_for(scene.served, made, 86_400)
+
+
+@cause("outlive_schedule_slots_fired", 1.0, "_total")
+@cause("outlive_schedule_seconds", 1.0, "_count")
+async def _fires(scene: Scene) -> None:
+    await _midnight(scene, pause=False)
+    await scene.heard.of(signals.ScheduleFired)
+
+
+@cause("outlive_schedule_slots_skipped", 1.0, "_total", reason="paused")
+async def _skips(scene: Scene) -> None:
+    await _midnight(scene, pause=True)
+    await scene.heard.of(signals.ScheduleSkipped)
 
 
 @cause("outlive_slots", kind="used")

@@ -10,10 +10,11 @@ import pytest
 
 import outlive
 from core import support as core
-from outlive import errors, failpoints, firing, keys, limits, schedules, signals
+from outlive import errors, failpoints, firing, keys, limits, retention, schedules, signals
 from outlive.store.schedules import Fate, Missed, Why
 from schedules import support
 
+DAILY = "0 0 * * *"
 STEPS = ("schedules.planned", "schedules.taken", "schedules.submitted", "schedules.fired")
 
 
@@ -220,6 +221,24 @@ async def test_a_limit_is_a_reason(database: str) -> None:
         assert found[-1].reason is Why.LIMIT
         assert found[-1].error
         await served.schedules.delete(made.schedule_id, tenant="acme")
+
+
+async def test_old_slots_are_taken_away_and_do_not_come_again(database: str) -> None:
+    async with support.serving(database) as served:
+        made = await served.schedule(DAILY, "agent", missed="all")
+        await support.down_for(served, made, 3 * 86_400)
+        found = await support.until(served, made.schedule_id, support.settled)
+        assert len(found) == 3
+        runs = await served.runs()
+        lately = retention.Retention(served.store, 3600.0, happenings=served.signals)
+        assert await lately.prune_occurrences() == 0
+        keeping = retention.Retention(served.store, 0.0, happenings=served.signals)
+        assert await keeping.prune_occurrences() == 3
+        assert await keeping.prune_occurrences() == 0
+        assert await served.schedules.occurrences(made.schedule_id) == []
+        await support.timetable(served).look_once()
+        assert await served.schedules.occurrences(made.schedule_id) == []
+        assert len(await served.runs()) == len(runs) == 3
 
 
 async def test_an_agent_that_no_process_has_is_a_reason_after_a_while(

@@ -332,6 +332,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"run_id": "live-1", "reason": "missed", "error": None},
         {"occurrences_by_run"},
     ),
+    "ended_occurrences": ({"retention_ms": 1, "limit": 100}, {"occurrences_ended"}),
+    "prune_occurrences": (IDS, {"occurrences_by_run|occurrences_ended"}),
     "list_occurrences": (
         {**SCHEDULE, "tenant": "tenant-1", "before": 9, "limit": 9},
         {"occurrences"},

@@ -1,4 +1,4 @@
-"""``outlive prune``: take away the events of runs that ended long ago, once, now."""
+"""``outlive prune``: take away the events of runs and the slots of schedules of long ago, once, now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlive.store import Store
 
 @options.settable(("database", "retention"))
 def prune(loaded: settings.Loaded, *, as_json: options.Json = False) -> None:
-    """Take away the events of runs that ended more than ``retention`` seconds ago.
+    """Take away events of runs, and slots of schedules, that ended more than ``retention`` seconds ago.
 
     Their records, their end events and their last states stay.  Nobody waits: it is done in small pieces.
     """
@@ -23,9 +23,11 @@ def prune(loaded: settings.Loaded, *, as_json: options.Json = False) -> None:
             "Nothing says for how long events are kept.", hint="Give --retention, in seconds."
         )
 
-    async def pruned(store: Store) -> tuple[int, int]:
-        return await retention.Retention(store, seconds, happenings=signals.Signals()).prune_once()
+    async def pruned(store: Store) -> tuple[int, int, int]:
+        keeping = retention.Retention(store, seconds, happenings=signals.Signals())
+        return (*await keeping.prune_once(), await keeping.prune_occurrences())
 
-    count, events = runs.with_store(loaded.settings.database, pruned)
-    said = f"{events} events of {count} runs are gone."
-    typer.echo(json.dumps({"runs": count, "events": events}) if as_json else said)
+    count, events, slots = runs.with_store(loaded.settings.database, pruned)
+    told = {"runs": count, "events": events, "slots": slots}
+    said = f"{events} events of {count} runs are gone, and {slots} slots of schedules."
+    typer.echo(json.dumps(told) if as_json else said)

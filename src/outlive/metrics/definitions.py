@@ -195,6 +195,22 @@ METRICS = (
     ),
     _counter("outlive_notification_tries_failed", "Tries that failed.", signals.NotificationFailed),
     _counter("outlive_notifications_dead", "Notifications that were given up.", signals.NotificationDead),
+    _counter("outlive_schedule_slots_fired", "Slots of schedules that became runs.", signals.ScheduleFired),
+    _histogram(
+        "outlive_schedule_seconds",
+        "From a slot until its run was made: more than a moment if it was missed and caught up.",
+        signals.ScheduleFired,
+        lambda happening: Sample(happening.seconds),
+    ),
+    Metric(
+        name="outlive_schedule_slots_skipped",
+        kind=Kind.COUNTER,
+        meaning="Slots of schedules that became none, by why.",
+        labels=("reason",),
+        sources={
+            signals.ScheduleSkipped: lambda happening: Sample(float(happening.slots), (happening.reason,))
+        },
+    ),
     _counter("outlive_store_retries", "Transactions repeated.", signals.StoreRetried, script="script"),
     _counter(
         "outlive_background_failures",

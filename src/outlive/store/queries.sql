@@ -1522,6 +1522,16 @@ UPDATE occurrences SET state = 'skipped', reason = :reason, error = :error, ende
 WHERE run_id = :run_id AND state = 'pending'
 RETURNING slot
 
+-- name: ended_occurrences
+SELECT run_id FROM occurrences
+WHERE ended_at IS NOT NULL AND ended_at <= (SELECT {now} - :retention_ms)
+ORDER BY ended_at
+LIMIT :limit
+
+-- name: prune_occurrences
+DELETE FROM occurrences WHERE run_id {in:ids} AND ended_at IS NOT NULL
+RETURNING run_id
+
 -- name: list_occurrences
 -- Newest first.
 SELECT {occurrence}, NULL AS barred FROM occurrences

@@ -353,6 +353,17 @@ def skipped(run_id: str, why: Why, error: str | None) -> Steps[bool]:
     return bool((yield statement("skip_occurrence", run_id=run_id, reason=why.value, error=error)))
 
 
+@script()
+def prune(retention: float, limit: int) -> Steps[int]:
+    """Delete up to ``limit`` occurrences that were settled more than ``retention`` seconds ago, oldest first.
+
+    Their slots do not come again: their schedules are past them.
+    """
+    rows = yield statement("ended_occurrences", retention_ms=millis(retention), limit=limit)
+    ids = [row["run_id"] for row in rows]
+    return len((yield statement("prune_occurrences", ids=ids))) if ids else 0
+
+
 @script(reads=True)
 def occurrences(schedule_id: str, tenant: str, limit: int, before: float) -> Steps[list[Occurrence]]:
     """Return what became of a schedule's slots, newest first, of those before a time."""
