@@ -91,7 +91,9 @@ def test_the_environment_is_set_unless_it_is_set_already(
         ({"graphs": {"agent": "no_such_module:graph"}}, "no module"),
         ({"graphs": {"agent": "./an_agent.py:WORD"}}, "neither a graph"),
         ({"env": "none.env"}, "none.env"),
-        ({"auth": {"path": "./auth.py:auth"}}, "auth"),
+        ({"auth": {"path": "./nothing.py:auth"}}, "no file"),
+        ({"auth": {"path": "./an_agent.py:graph"}}, "no Auth object"),
+        ({"http": {"enable_custom_route_auth": True}}, "enable_custom_route_auth"),
         ({"store": {"index": {"dims": 3}}}, "store.index"),
         ({"store": {"ttl": {"default_ttl": "long"}}}, "default_ttl"),
         ({"store": {"ttl": {"default": 5}}}, "default"),
@@ -125,3 +127,45 @@ def test_dev_serves_the_folders_graphs_and_starts_again_when_a_file_changes(
         assert httpx.post(f"{second}/runs/wait", json=body).json() == {"said": "second"}
         process.signal(signal.SIGINT)
         process.ended()
+
+
+AUTH = """
+from langgraph_sdk import Auth
+
+auth = Auth()
+
+@auth.authenticate
+async def who(authorization):
+    if authorization != "Bearer ann":
+        raise Auth.exceptions.HTTPException(status_code=401, detail="Who is that?")
+    return "ann"
+
+@auth.on.threads
+async def theirs(ctx, value):
+    return {"owner": ctx.user.identity}
+"""
+
+
+def test_a_files_own_handlers_say_who_asks_and_what_they_say_nothing_of_is_named(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "an_auth.py").write_text(AUTH)
+    file = written(tmp_path, auth={"path": "./an_auth.py:auth", "disable_studio_auth": True})
+    with support.running("dev", file, "--port", "0", "--database", f"sqlite:///{tmp_path}/o.db") as process:
+        url = process.says(r"listening on (\S+)")
+        assert "no handler decides about store" in process.said()
+        assert httpx.post(f"{url}/threads", json={}).json() == {"detail": "Who is that?"}
+        ann = {"authorization": "Bearer ann"}
+        assert httpx.post(f"{url}/threads", json={}, headers=ann).json()["metadata"] == {"owner": "ann"}
+        assert httpx.get(f"{url}/native/runs", headers=ann).status_code == 403
+        process.signal(signal.SIGINT)
+
+
+def test_who_asks_is_not_said_twice(tmp_path: pathlib.Path, here: support.Here) -> None:
+    (tmp_path / "an_auth.py").write_text(AUTH)
+    file = written(tmp_path, auth={"path": "./an_auth.py:auth"})
+    database = f"sqlite:///{tmp_path}/o.db"
+    assert here("migrate", "--database", database).code == 0
+    refused = here("serve", file, "--auth", "keys", "--database", database)
+    assert refused.code != 0
+    assert "twice" in refused.err

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -149,4 +150,35 @@ def nested() -> Any:
     builder.add_edge(START, "inside")
     builder.add_edge("inside", "sum_up")
     builder.add_edge("sum_up", END)
+    return builder.compile()
+
+
+class Whose(TypedDict, total=False):
+    """What a graph was told of its user."""
+
+    identity: str
+    role: str
+    named: str
+    permissions: list[str]
+
+
+async def _whose(state: Whose, config: RunnableConfig, runtime: Runtime[Any]) -> Whose:
+    del state
+    user = config["configurable"]["langgraph_auth_user"]
+    known = runtime.server_info.user if runtime.server_info else None
+    assert known is not None
+    assert config["configurable"]["langgraph_auth_user_id"] == known.identity
+    return {
+        "identity": user["identity"],
+        "role": user.role,
+        "named": known.display_name,
+        "permissions": list(known.permissions),
+    }
+
+
+def whose() -> Any:
+    """One step, which says what it was told of its user."""
+    builder = StateGraph(Whose)
+    builder.add_node("whose", _whose)
+    builder.add_edge(START, "whose")
     return builder.compile()

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import All, Command, Send
 
 from outlive import agents, errors
-from outlive.agents import graph_end
+from outlive.agents import graph_end, users
 from outlive.agents.position import Graph, Position, position_of
 
 Make = Callable[[agents.Context], Any]
@@ -200,7 +200,7 @@ def _config(context: agents.Context, asked: Any) -> tuple[RunnableConfig, tuple[
         "run_id": run.origin,
     }
     config["configurable"] = {
-        **{key: value for key, value in configurable.items() if not _is_ours(key)},
+        **{key: value for key, value in users.in_config(configurable).items() if not _is_ours(key)},
         "thread_id": run.thread_id,
     }
     ignored = (

@@ -23,6 +23,7 @@ from outlive import errors, policy
 from outlive.agents import Agent
 
 _USED = frozenset({"graphs", "env", "dependencies", "auth", "http", "store"})
+_GUARDS = "enable_custom_route_auth"
 _OF_A_BUILD = frozenset(
     {
         "$schema",
@@ -43,7 +44,7 @@ _OF_A_BUILD = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LangGraphJson:
-    """What a file says.  ``app`` is imported; what is ``ignored`` has no meaning here.
+    """What a file says.  ``app`` is imported, and ``auth`` has the handlers; ``ignored`` has no meaning here.
 
     ``protocol``: the graphs are served under the LangGraph protocol.
     """
@@ -51,6 +52,7 @@ class LangGraphJson:
     agents: list[Agent]
     protocol: bool = True
     app: Any = None
+    auth: Any = None
     ignored: tuple[str, ...] = field(default=())
 
 
@@ -73,15 +75,11 @@ def load(file: str, preset: str | None) -> LangGraphJson:
         )
     declared = policy.PRESETS[_preset(preset)]()
     http = said.get("http") or {}
-    if (said.get("auth") or {}).get("path"):  # to leave it out would let everybody in
-        raise errors.Misconfigured(
-            f"{file} names a handler for auth, which is not asked here.",
-            hint="Take the entry out, and use --auth keys or --auth jwt.",
-        )
     ttl = _lifetimes(said.get("store") or {})
     return LangGraphJson(
         agents=[_agent(name, entry, home, declared, ttl) for name, entry in graphs.items()],
         app=_named(http["app"], home) if http.get("app") else None,
+        auth=_auth(said.get("auth") or {}, http, home),
         ignored=_ignored(said, http),
     )
 
@@ -116,7 +114,22 @@ def _preset(preset: str | None) -> str:
 def _ignored(said: Mapping[str, Any], http: Mapping[str, Any]) -> tuple[str, ...]:
     named = [name for name in said if name not in _USED | _OF_A_BUILD]
     inner = [f"store.{name}" for name in said.get("store") or {} if name not in ("ttl", "index")]
-    return (*named, *inner, *(f"http.{name}" for name in http if name != "app"))
+    auth = said.get("auth") or {}
+    # Nobody comes in past the handlers here, Studio's users neither, so to disable that is granted.
+    inner += [f"auth.{name}" for name in auth if name != "path" and auth[name] is not True]
+    return (*named, *inner, *(f"http.{name}" for name in http if name not in ("app", _GUARDS)))
+
+
+def _auth(auth: Mapping[str, Any], http: Mapping[str, Any], home: Path) -> Any:
+    if http.get(_GUARDS):  # to leave it out would let everybody in
+        raise errors.Misconfigured(
+            f"http.{_GUARDS} is not supported: the routes of http.app see to who asks by themselves.",
+            hint="Take the entry out, and guard those routes in the application.",
+        )
+    if not auth.get("path"):
+        return None
+    handlers = importlib.import_module("outlive.http.langgraph.handlers")
+    return handlers.Handlers(_named(auth["path"], home))
 
 
 def _lifetimes(store: Mapping[str, Any]) -> Mapping[str, Any] | None:

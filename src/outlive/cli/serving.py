@@ -86,8 +86,22 @@ def _found(target: str | None, graphs: str | None, preset: str | None) -> langgr
     return langgraph_json.LangGraphJson(agents=loading.load(named[0], preset), protocol=False)
 
 
+def _asks(found: langgraph_json.LangGraphJson) -> bool:
+    """Whether the file's own handlers say who asks."""
+    return found.auth is not None
+
+
 def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings) -> None:
     uvicorn, application = _import("uvicorn"), _import("outlive.http.application")
+    if _asks(found) and chosen.auth != "none":
+        raise errors.Misconfigured(
+            f"Who asks is said twice: by auth.path, and by --auth {chosen.auth}.",
+            hint="Leave out one of them.",
+        )
+    for resource in found.auth.undecided if _asks(found) else ():
+        typer.echo(
+            f"auth: no handler decides about {resource}, so every user may do everything there", err=True
+        )
     outlive = _outlive(found.agents, chosen, slots=chosen.slots)
     config = uvicorn.Config(
         application.application(
@@ -98,6 +112,7 @@ def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings)
             body_limit=chosen.request_bytes,
             langgraph=found.protocol or chosen.langgraph,
             custom=found.app,
+            auth=found.auth,
         ),
         log_level="warning",
         lifespan="off",
@@ -105,7 +120,7 @@ def _serve_found(found: langgraph_json.LangGraphJson, chosen: settings.Settings)
         timeout_graceful_shutdown=chosen.drain / 2,  # else who reads nothing would be waited for without end
     )
     with listening.bound(
-        chosen.host, chosen.port, anywhere=chosen.auth != "none" or chosen.allow_anyone
+        chosen.host, chosen.port, anywhere=chosen.auth != "none" or chosen.allow_anyone or _asks(found)
     ) as listener:
         end = _ending(chosen)
         end.run(_serve(outlive, _server(uvicorn, outlive, end)(config), listener, end, chosen))

@@ -20,29 +20,36 @@ NATIVE = "/native"
 """Where Outlive's own routes are when the LangGraph protocol has the root."""
 
 
-def application(outlive: Outlive, *, langgraph: bool = False, custom: Any = None, **options: Any) -> FastAPI:
+def application(
+    outlive: Outlive, *, langgraph: bool = False, custom: Any = None, auth: Any = None, **options: Any
+) -> FastAPI:
     """Return an application over an ``Outlive`` that somebody else opens and closes.
 
     ``options`` are those of ``native.router``.  Without a ``principal`` nobody is authenticated: whoever
     reaches it may do everything.
 
     ``langgraph`` serves the graphs under the LangGraph protocol at the root, and Outlive's own routes under
-    ``NATIVE``.  ``custom`` is a Starlette or FastAPI application whose routes come before them.
+    ``NATIVE``.  ``auth`` are the ``Handlers`` of an ``Auth`` object, which say in place of ``principal``
+    who asks and what they may do.  ``custom`` is a Starlette or FastAPI application whose routes come before
+    them.
     """
     app = FastAPI(title="Outlive", version=package.__version__, lifespan=_lifespan(custom))
     if custom is not None:
         app.router.routes.extend(custom.router.routes)
     if langgraph:
-        _langgraph(app, outlive, options)
+        _langgraph(app, outlive, options, auth)
     app.include_router(native.router(outlive, **options), prefix=NATIVE if langgraph else "")
     app.api_route("/client.js", methods=["GET", "HEAD"], include_in_schema=False)(_client)
     problem.everywhere(app)
     return app
 
 
-def _langgraph(app: FastAPI, outlive: Outlive, options: dict[str, Any]) -> None:
+def _langgraph(app: FastAPI, outlive: Outlive, options: dict[str, Any], auth: Any) -> None:
     routes = importlib.import_module("outlive.http.langgraph.routes")
-    own = {name: options[name] for name in ("principal", "body_limit") if name in options}
+    own: dict[str, Any] = {name: options[name] for name in ("principal", "body_limit") if name in options}
+    if auth is not None:
+        own["handlers"] = auth
+        options["principal"] = auth.native
     app.include_router(routes.router(outlive, **own))
     routes.shared(app)
 

@@ -114,7 +114,10 @@ def versions(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Search:
-    """What assistants are looked for by; ``name`` is any part of one, whatever its case."""
+    """What assistants are looked for by; ``name`` is any part of one, whatever its case.
+
+    ``allowed`` and ``holding`` narrow it beside ``metadata``: members, and lists that hold some items.
+    """
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     agent: str | None = None
@@ -123,6 +126,8 @@ class Search:
     offset: int = 0
     by: str = "created_at"
     ascending: bool = False
+    allowed: Mapping[str, Any] = field(default_factory=dict)
+    holding: Mapping[str, list[Any]] = field(default_factory=dict)
 
 
 @script(reads=True)
@@ -134,6 +139,8 @@ def search(tenant: str, wanted: Search) -> Steps[tuple[list[Assistant], int]]:
         agent=wanted.agent,
         name=None if wanted.name is None else _part(wanted.name),
         metadata=canonical(wanted.metadata),
+        allowed=canonical(wanted.allowed),
+        holding=canonical(wanted.holding),
         by=wanted.by,
         sign=1 if wanted.ascending else -1,
         limit=wanted.limit,

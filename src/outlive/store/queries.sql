@@ -1159,6 +1159,8 @@ WHERE tenant = :tenant
     AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
     AND (CAST(:name AS TEXT) IS NULL OR lower(name) LIKE :name ESCAPE '\')
     AND {contains:assistants.metadata:metadata}
+    AND {contains:assistants.metadata:allowed}
+    AND {holds:assistants.metadata:holding}
 ORDER BY
     :sign * CASE :by WHEN 'created_at' THEN created_at WHEN 'updated_at' THEN updated_at END,
     CASE WHEN :sign < 0 THEN CASE :by WHEN 'name' THEN name WHEN 'graph_id' THEN agent ELSE assistant_id END END DESC,
@@ -1212,6 +1214,8 @@ WITH found AS (
         AND (CAST(:thread AS TEXT) IS NULL OR t.external_id = :thread)
         AND (NOT :named OR t.external_id {in:threads})
         AND {contains:t.metadata:metadata}
+        AND {contains:t.metadata:allowed}
+        AND {holds:t.metadata:holding}
 )
 SELECT thread_id, thread, last_seq, created_at, position, left_by, copied_from, metadata, said_at, moved_at, status,
     CASE WHEN said_at > moved_at THEN said_at ELSE moved_at END AS updated_at, count(*) OVER () AS total

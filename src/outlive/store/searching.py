@@ -51,7 +51,10 @@ class FoundThread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThreadSearch:
-    """What threads are looked for by.  ``named`` None: whatever they are called."""
+    """What threads are looked for by.  ``named`` None: whatever they are called.
+
+    ``allowed`` and ``holding`` narrow it beside ``metadata``: members, and lists that hold some items.
+    """
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     status: ThreadStatus | None = None
@@ -60,6 +63,8 @@ class ThreadSearch:
     offset: int = 0
     by: str = "updated_at"
     ascending: bool = False
+    allowed: Mapping[str, Any] = field(default_factory=dict)
+    holding: Mapping[str, list[Any]] = field(default_factory=dict)
 
 
 @script()
@@ -122,6 +127,8 @@ def _found(tenant: str, wanted: ThreadSearch, *, thread: str | None) -> Any:
         named=wanted.named is not None,
         threads=list(wanted.named or ()),
         metadata=canonical(wanted.metadata),
+        allowed=canonical(wanted.allowed),
+        holding=canonical(wanted.holding),
         status=wanted.status.value if wanted.status else None,
         by=wanted.by,
         sign=1 if wanted.ascending else -1,

@@ -5,6 +5,7 @@ parameter.  The words: ``{now}`` the database's clock in milliseconds, ``{in:lis
 parameter, ``{skip_locked}`` and ``{lock}`` row locks, ``{fence}`` what every holder's write must prove,
 ``{keep}`` a lock that lets the holder's own writes pass but nobody take its run, ``{take}`` its opposite,
 ``{contains:column:object}`` whether a column's JSON has the members of an object parameter,
+``{holds:column:object}`` whether its lists hold all items of the parameter's,
 ``{effect}`` an effect's columns and whether its holder stands, ``{started}`` those of one just started,
 ``{notification}`` those of a row of the outbox, ``{schedule}`` and ``{occurrence}`` those of their tables.
 A SQLite block may hold several statements: each must return a row, or the block ends without one; their
@@ -99,6 +100,13 @@ _CONTAINS = {
             SELECT 1 FROM json_each(\1) h WHERE h.key = w.key AND h.type = w.type AND h.value IS w.value))""",
     Dialect.POSTGRESQL: r"CAST(\1 AS jsonb) @> CAST(:\2 AS jsonb)",
 }
+_HOLDS = {
+    Dialect.SQLITE: r"""NOT EXISTS (
+        SELECT 1 FROM json_each(:\2) w, json_each(w.value) v WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(\1) h, json_each(CASE h.type WHEN 'array' THEN h.value ELSE '[]' END) e
+            WHERE h.key = w.key AND e.type = v.type AND e.value IS v.value))""",
+    Dialect.POSTGRESQL: r"CAST(\1 AS jsonb) @> CAST(:\2 AS jsonb)",
+}
 _NAME = re.compile(r"^-- name: (\w+)(?: \[(\w+)\])?\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 BOUND_CLOCK = "CAST(:now AS BIGINT)"
@@ -143,6 +151,7 @@ def _render(body: str, dialect: Dialect, bound_clock: bool) -> tuple[str, ...]:
         body = body.replace("{" + word + "}", meaning)
     body = re.sub(r"\{in:(\w+)\}", _MEMBER[dialect], body)
     body = re.sub(r"\{contains:([\w.]+):(\w+)\}", _CONTAINS[dialect], body)
+    body = re.sub(r"\{holds:([\w.]+):(\w+)\}", _HOLDS[dialect], body)
     if dialect is Dialect.POSTGRESQL:
         body = re.sub(r"(?<!:):(?!:)(\w+)", r"%(\1)s", body.replace("%", "%%"))
     return tuple(part.strip() for part in body.split(";") if part.strip())

@@ -95,8 +95,11 @@ class _Assistants:
             offset=wanted.offset,
             by=wanted.sort_by or "created_at",
             ascending=wanted.sort_order == "asc",
+            allowed=self._plane.allowed(request).equal,
+            holding=self._plane.allowed(request).holding,
         )
-        return await self._store.read(assistants.search(tenant, search))
+        found, total = await self._store.read(assistants.search(tenant, search))
+        return [one for one in found if self._plane.allowed(request).passes(one.metadata)], total
 
     async def read(self, request: Request, assistant_id: str) -> Response:
         """Return an assistant."""

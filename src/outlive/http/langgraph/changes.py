@@ -70,6 +70,8 @@ class _Changes:
         """Copy a thread's states and metadata to a new thread; its runs are not copied."""
         found, tenant = await self._plane.thread(request, thread_id), wire.tenant(request)
         copied = await self._outlive.copy_thread(found.thread.thread, str(uuid.uuid4()), tenant=tenant)
+        if said := self._plane.of_new_thread(request):
+            await self._outlive.store.write(searching.say(tenant, copied.thread, said))
         return body.Json(await states.thread(self._plane, tenant, copied.thread))
 
     async def update(self, request: Request, thread_id: str) -> Response:

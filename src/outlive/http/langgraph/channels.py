@@ -7,7 +7,7 @@ thread has a first run.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -65,7 +65,9 @@ class _Channels:
         """Stream what passes a filter, after a cursor, for ever."""
         wanted = await self._plane.read(request, Subscription)
         passes = wanted.filter()
-        thread = await entered(self._plane, wire.tenant(request), wire.thread_name(thread_id))
+        thread = await entered(
+            self._plane, wire.tenant(request), wire.thread_name(thread_id), self._plane.of_new_thread(request)
+        )
         since = _since(request, wanted)
         present = presence.Viewer(
             name=seams.new_id(), run_id="", seen=since // ROOM, thread_id=thread.thread_id
@@ -82,13 +84,13 @@ class _Channels:
         )
 
 
-async def entered(plane: Plane, tenant: str, name: str) -> Thread:
+async def entered(plane: Plane, tenant: str, name: str, said: Mapping[str, Any]) -> Thread:
     """Return a thread; one that is not there yet is made: whoever asks means to use it."""
     store = plane.outlive.store
     try:
         return (await store.read(searching.find(tenant, name))).thread
     except errors.NotFound:
-        await store.write(searching.make(seams.new_id(), tenant, name, {}))
+        await store.write(searching.make(seams.new_id(), tenant, name, said))
         return (await store.read(searching.find(tenant, name))).thread
 
 

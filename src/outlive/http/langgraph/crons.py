@@ -171,6 +171,7 @@ class _Crons:
         while True:
             page = await self._desk.newest(tenant=tenant, limit=_PAGE, before=before)
             shown = [self._shown(one) for one in page if one.agent in self._plane.graphs]
+            shown = [one for one in shown if self._plane.allowed(request).passes(one["metadata"])]
             found += [one for one in shown if _matches(one, wanted, named, thread)]
             if len(page) < _PAGE:
                 return found
@@ -226,6 +227,13 @@ class _Crons:
 def _kept(found: Schedule) -> Mapping[str, Any]:
     kept: Any = restored(json.dumps(found.metadata)).get(shapes.KEPT_UNDER)
     return kept if isinstance(kept, dict) else {}
+
+
+def said_of(found: Schedule) -> Mapping[str, Any]:
+    """Return the metadata that a client gave a cron."""
+    sent: Any = _kept(found).get(_CRON) or {}
+    said: Mapping[str, Any] = sent.get("metadata") or {}
+    return said
 
 
 def _completion(found: Schedule) -> str | None:

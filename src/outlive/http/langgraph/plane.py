@@ -15,7 +15,8 @@ from fastapi import Request
 
 from outlive import errors
 from outlive.agents.langgraph import LangGraphAgent
-from outlive.http.langgraph import shapes, wire
+from outlive.http.langgraph import filters, shapes, wire
+from outlive.http.langgraph.filters import Filter
 from outlive.model import Run
 from outlive.runtime import Outlive
 from outlive.store import assistants, searching
@@ -112,6 +113,20 @@ class Plane:
     def shows(self, run: Run) -> bool:
         """Whether these clients know of a run: not of those that change states, nor of one set aside."""
         return run.agent in self.graphs and shapes.ASIDE not in shapes.kept(run)
+
+    def allowed(self, request: Request) -> Filter:
+        """Return what a search is narrowed to by an application's handlers."""
+        found: Filter = getattr(request.state, "outlive_filter", filters.NOTHING)
+        return found
+
+    def of_new_thread(self, request: Request) -> Mapping[str, Any]:
+        """Return what is said of a thread that a request makes by the way."""
+        found: Mapping[str, Any] = getattr(request.state, "outlive_of_new", {})
+        return found
+
+    def said_by_maker(self, request: Request, metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a thread has of the run that makes it: where handlers decide, it says whose it is."""
+        return (metadata or {}) if hasattr(request.state, "outlive_user") else {}
 
     async def read(self, request: Any, kind: Any, *, empty: Any = None) -> Any:
         """Read a body; see ``wire.read``."""

@@ -6,13 +6,17 @@ from it too.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import Request
 
 from outlive import errors, seams
+from outlive.agents import users
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.http.langgraph import shapes, wire
 from outlive.http.langgraph.bodies import NewRun
@@ -52,21 +56,24 @@ async def submit(
         raise errors.InvalidInput("on_completion is for runs without a thread.", field="on_completion")
     about = {"graph_id": assistant.agent, "assistant_id": assistant.assistant_id}
     if thread is not None:
-        await _thread(plane, tenant, thread, about, make=new.if_not_exists == "create")
+        more = plane.said_by_maker(request, new.metadata)
+        await _thread(plane, tenant, thread, about, make=new.if_not_exists == "create", more=more)
     made = await plane.outlive.submit(
         agent.name,
         _input(new),
         thread=thread,
-        key=said(request, KEY),
+        key=_key(request),
         tenant=tenant,
         principal=principal,
         policy=_policy(request, new, agent),
         not_before=time.time() + new.after_seconds if new.after_seconds else None,
-        metadata={shapes.KEPT_UNDER: _kept(new, assistant, agent, modes)},
+        metadata={shapes.KEPT_UNDER: _kept(request, new, assistant, agent, modes)},
         viewer=viewer,
         webhook=new.webhook,
         traceparent=request.headers.get("traceparent"),
     )
+    if thread is None and (more := plane.said_by_maker(request, new.metadata)):
+        await plane.outlive.store.write(searching.say(tenant, made.run.thread, {**more, **about}))
     if thread is None and new.on_completion != "keep":
         await plane.outlive.store.write(deleting.pass_after(tenant, made.run.thread, plane.kept))
     if made.run.policy.on_busy is OnBusy.ROLLBACK:
@@ -83,17 +90,33 @@ def _check_place(new: NewRun, thread: str | None) -> None:
         raise errors.InvalidInput("The checkpoint is of another thread.", field="checkpoint.thread_id")
 
 
-async def _thread(plane: Plane, tenant: str, thread: str, about: dict[str, str], *, make: bool) -> None:
+async def _thread(
+    plane: Plane,
+    tenant: str,
+    thread: str,
+    about: dict[str, str],
+    *,
+    make: bool,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     store = plane.outlive.store
     try:
         found = await store.read(searching.find(tenant, thread))
     except errors.NotFound:
         if not make:
             raise errors.NotFound(f"Thread {thread} not found.", field="thread_id") from None
-        await store.write(searching.make(seams.new_id(), tenant, thread, about))
+        await store.write(searching.make(seams.new_id(), tenant, thread, {**more, **about}))
         return
     if any(found.metadata.get(name) != value for name, value in about.items()):
         await store.write(searching.say(tenant, thread, about))
+
+
+def _key(request: Request) -> str | None:
+    """Users of one tenant do not know each other: the same key of two is two."""
+    key, user = said(request, KEY), getattr(request.state, "outlive_user", None)
+    if key is None or user is None:
+        return key
+    return hashlib.sha256(json.dumps([user.identity, key]).encode("ascii")).hexdigest()
 
 
 def _input(new: NewRun) -> Any:
@@ -117,7 +140,7 @@ async def scheduled(plane: Plane, request: Request, new: NewRun, *, thread: str 
         "agent": agent.name,
         "input": _input(new),
         "policy": _changes(request, new),
-        "metadata": _kept(new, assistant, agent, None),
+        "metadata": _kept(request, new, assistant, agent, None),
     }
 
 
@@ -152,12 +175,16 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _kept(
-    new: NewRun, assistant: Assistant, agent: LangGraphAgent, modes: frozenset[str] | None
+    request: Request,
+    new: NewRun,
+    assistant: Assistant,
+    agent: LangGraphAgent,
+    modes: frozenset[str] | None,
 ) -> dict[str, Any]:
     """Return what is kept of the request: how the graph is to be called, and what a reader is shown of it."""
     wanted = Wanted(modes=frozenset(new.modes), subgraphs=new.stream_subgraphs)
     call = {
-        "config": merged(assistant.config, new.config),
+        "config": _with_user(request, merged(assistant.config, new.config)),
         "context": _context(assistant.context, new.context),
         "interrupt_before": new.interrupt_before,
         "interrupt_after": new.interrupt_after,
@@ -171,6 +198,14 @@ def _kept(
         "call": {name: value for name, value in call.items() if value},
         "kwargs": sent,
     }
+
+
+def _with_user(request: Request, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config that says on whose behalf the graph is called, whatever the caller said of that."""
+    config, user = users.without(config), getattr(request.state, "outlive_user", None)
+    if user is None:
+        return config
+    return {**config, "configurable": {**(config.get("configurable") or {}), **users.said_of(user)}}
 
 
 def merged(first: Any, second: Any) -> dict[str, Any]:

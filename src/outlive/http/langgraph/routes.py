@@ -25,6 +25,8 @@ from outlive.http.langgraph import (
     threads,
     wire,
 )
+from outlive.http.langgraph.authorising import Authorising
+from outlive.http.langgraph.handlers import Handlers
 from outlive.http.langgraph.plane import Plane
 from outlive.runtime import Outlive
 
@@ -45,12 +47,14 @@ def router(
     body_limit: int = BODY_LIMIT,
     heartbeat: float = HEARTBEAT_SECONDS,
     kept: float = KEPT_SECONDS,
+    handlers: Handlers | None = None,
 ) -> APIRouter:
     """Return a router over the graphs of ``outlive``; its other agents are not of this protocol.
 
-    ``principal`` is as for ``outlive.router``.  A run without a thread is deleted ``kept`` seconds after its
-    end, unless its ``on_completion`` is ``keep``.  Paths are absolute for these clients: include it without a
-    prefix.  Raises ``Misconfigured`` if there is no graph.
+    ``principal`` is as for ``outlive.router``; ``handlers`` are those of an ``Auth`` object, which says in
+    its place who asks, and what each may see and do.  A run without a thread is deleted ``kept`` seconds
+    after its end, unless its ``on_completion`` is ``keep``.  Paths are absolute for these clients: include it
+    without a prefix.  Raises ``Misconfigured`` if there is no graph.
     """
     agents = (outlive.registry[name] for name in outlive.registry.names)
     graphs = {agent.name: agent for agent in agents if isinstance(agent, LangGraphAgent)}
@@ -59,11 +63,15 @@ def router(
             "There is no graph among the agents.", hint="The LangGraph protocol serves compiled graphs."
         )
 
-    async def authenticate(request: Request, found: Any = Depends(principal or auth.nobody)) -> None:
+    asked = principal or auth.nobody if handlers is None else handlers.principal
+
+    async def authenticate(request: Request, found: Any = Depends(asked)) -> None:
         who = auth.read(found)
         looks = request.method == "GET" or request.url.path.endswith(_LOOKS)
         auth.check_scope(who, "GET" if looks else request.method)
         request.state.outlive_principal = who
+        if handlers is not None:
+            await Authorising(plane, handlers).check(request)
 
     plane = Plane(outlive=outlive, graphs=graphs, body_limit=body_limit, heartbeat=heartbeat, kept=kept)
     routes = APIRouter(route_class=wire.DetailRoute)

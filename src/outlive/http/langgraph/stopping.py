@@ -76,7 +76,14 @@ class _Stopping:
         for state in _LIVE[str(wanted.status)]:
             page = await self._outlive.runs(tenant=tenant, state=state, limit=1000)
             found += filter(self._plane.shows, page)
-        return found
+        return [run for run in found if await self._is_allowed(request, run)]
+
+    async def _is_allowed(self, request: Request, run: Run) -> bool:
+        allowed = self._plane.allowed(request)
+        if not allowed:
+            return True
+        thread = await self._outlive.store.read(searching.find(run.tenant, run.thread))
+        return allowed.passes(thread.metadata)
 
     async def _take_back(self, ended: Run) -> None:
         """Take back what a stopped run left part-way, and let these clients find the run no more."""

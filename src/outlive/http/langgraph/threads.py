@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -67,24 +68,32 @@ class _Threads:
         if wanted.values:
             every = wanted.model_copy(update={"limit": _SCANNED, "offset": 0})
             return body.Json(len((await self._search(request, every))[0]))
-        _, total = await self._store.read(searching.search(wire.tenant(request), _query(wanted)))
+        _, total = await self._store.read(
+            searching.search(wire.tenant(request), self._query(request, wanted))
+        )
         return body.Json(total)
 
     async def _search(
         self, request: Request, wanted: bodies.ThreadSearch
     ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        tenant, query = wire.tenant(request), _query(wanted)
+        tenant, query = wire.tenant(request), self._query(request, wanted)
         if not wanted.values:
             found, total = await self._store.read(searching.search(tenant, query))
+            found = [one for one in found if self._plane.allowed(request).passes(one.metadata)]
             return [await states.shown(self._plane, one, tenant) for one in found], pages.headers(
                 wanted.offset, len(found), total
             )
-        wide = _query(wanted.model_copy(update={"limit": _SCANNED, "offset": 0}))
+        wide = self._query(request, wanted.model_copy(update={"limit": _SCANNED, "offset": 0}))
         found, _ = await self._store.read(searching.search(tenant, wide))
+        found = [one for one in found if self._plane.allowed(request).passes(one.metadata)]
         shown = [await states.shown(self._plane, one, tenant) for one in found]
         matching = [one for one in shown if extracts.holds(one["values"], wanted.values)]
         page = matching[wanted.offset : wanted.offset + wanted.limit]
         return page, pages.headers(wanted.offset, len(page), len(matching))
+
+    def _query(self, request: Request, wanted: bodies.ThreadSearch) -> ThreadSearch:
+        allowed = self._plane.allowed(request)
+        return dataclasses.replace(_query(wanted), allowed=allowed.equal, holding=allowed.holding)
 
     async def read(self, request: Request, thread_id: str) -> Response:
         """Return a thread."""
