@@ -147,13 +147,15 @@ async def theirs(ctx, value):
 
 
 def test_a_files_own_handlers_say_who_asks_and_what_they_say_nothing_of_is_named(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, here: support.Here
 ) -> None:
     (tmp_path / "an_auth.py").write_text(AUTH)
     file = written(tmp_path, auth={"path": "./an_auth.py:auth", "disable_studio_auth": True})
-    with support.running("dev", file, "--port", "0", "--database", f"sqlite:///{tmp_path}/o.db") as process:
+    database = f"sqlite:///{tmp_path}/o.db"
+    assert here("migrate", "--database", database).code == 0
+    with support.running("serve", file, "--port", "0", "--database", database) as process:
         url = process.says(r"listening on (\S+)")
-        assert "no handler decides about store" in process.said()
+        assert "no handler decides about store" in process.said
         assert httpx.post(f"{url}/threads", json={}).json() == {"detail": "Who is that?"}
         ann = {"authorization": "Bearer ann"}
         assert httpx.post(f"{url}/threads", json={}, headers=ann).json()["metadata"] == {"owner": "ann"}

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.runtime import Runtime
+from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import interrupt
 
 gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -162,8 +162,9 @@ class Whose(TypedDict, total=False):
     permissions: list[str]
 
 
-async def _whose(state: Whose, config: RunnableConfig, runtime: Runtime[Any]) -> Whose:
+async def _whose(state: Whose, config: RunnableConfig) -> Whose:
     del state
+    runtime = get_runtime()
     user = config["configurable"]["langgraph_auth_user"]
     known = runtime.server_info.user if runtime.server_info else None
     assert known is not None

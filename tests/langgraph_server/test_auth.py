@@ -49,7 +49,7 @@ def serve(lasting_database: str) -> Serve:
 
 
 @contextlib.asynccontextmanager
-async def user(url: str, name: str) -> AsyncIterator[sdk.LangGraphClient]:
+async def user(url: str, name: str) -> AsyncIterator[Any]:
     """The SDK's client of a user."""
     headers = {"authorization": f"Bearer {name}-token"}
     async with sdk.get_client(url=url, api_key=None, headers=headers) as client:
@@ -187,7 +187,7 @@ async def test_what_a_user_makes_is_theirs_and_nobody_else_finds_it(serve: Serve
         run = await ann.runs.create(thread, "steps", input={})
         await ann.runs.join(thread, run["run_id"])
         assistant = await ann.assistants.create("steps", name="anns")
-        cron = await ann.crons.create("steps", schedule="0 0 1 1 *", metadata={"n": 1})
+        cron = await made_cron(ann, n=1)
         await ann.store.put_item(["notes"], "first", {"text": "mine"})
         assert [one["thread_id"] for one in await ann.threads.search(metadata={"n": 1})] == [thread]
         assert await ann.threads.count(metadata={"n": 1}) == 1
@@ -334,7 +334,7 @@ async def test_a_thread_is_shared_by_those_whom_it_contains_and_kept_by_its_owne
 # ------------------------------------------------------------ each resource and action
 
 
-Call = Callable[[sdk.LangGraphClient, dict[str, str]], Any]
+Call = Callable[[Any, dict[str, str]], Any]
 CALLS: dict[tuple[str, str], Call] = {
     ("threads", "create"): lambda c, ids: c.threads.create(),
     ("threads", "read"): lambda c, ids: c.threads.get(ids["thread"]),
@@ -359,12 +359,17 @@ CALLS: dict[tuple[str, str], Call] = {
 }
 
 
-async def things(client: sdk.LangGraphClient) -> dict[str, str]:
+async def made_cron(client: Any, **metadata: Any) -> Any:
+    """A cron, which the SDK's types take for a run."""
+    return await client.crons.create("steps", schedule="0 0 1 1 *", metadata=metadata)
+
+
+async def things(client: Any) -> dict[str, str]:
     """One thing of each kind, which nobody owns."""
     mark = f"mark-{next(_names)}"
     thread = await client.threads.create()
     assistant = await client.assistants.create("steps", metadata={"mark": mark})
-    cron = await client.crons.create("steps", schedule="0 0 1 1 *", metadata={"mark": mark})
+    cron = await made_cron(client, mark=mark)
     return {
         "mark": mark,
         "thread": thread["thread_id"],
