@@ -328,7 +328,7 @@ export function scenarios(name, hook, more = () => {}) {
       await stage.executed(["charge", "model"]);
     });
 
-    test("a page that has given up is whole after a reload", async (t) => {
+    if (hook.impatient) test("a page that has given up is whole after a reload", async (t) => {
       t.mock.method(console, "error", () => {});
       const stage = await set(t);
       const page = await stage.ready(hook.impatient);

@@ -8,7 +8,7 @@ import { Served } from "./serving.mjs";
 
 let server, client;
 const HELLO = { messages: [{ type: "human", content: "hello" }] };
-const MODES = ["values", "updates", "messages", "messages-tuple", "custom", "debug", "tasks", "checkpoints", "tools"];
+const MODES = ["values", "updates", "messages", "messages-tuple", "custom", "debug", "tasks", "checkpoints", "events", "tools"];
 
 before(async () => {
   server = await Served.open();
@@ -57,7 +57,7 @@ describe("the client of the SDK", { concurrency: true }, () => {
       const inside = await all(client.runs.stream(await made(), "team",
         { input: HELLO, streamMode: mode, streamSubgraphs: true }));
       const shown = { "messages-tuple": "messages", messages: "messages/partial" }[mode] ?? mode;
-      assert.equal(inside.some(({ event }) => event.startsWith(`${shown}|worker:`)), mode !== "tools");
+      assert.equal(inside.some(({ event }) => event.startsWith(`${shown}|worker:`)), !["tools", "events"].includes(mode));
       assert.ok([...parts, ...inside].every(({ id }) => id));
       if (mode === "messages-tuple") assert.equal(words(inside), "one two three");
       if (mode === "custom") assert.deepEqual(inside[1].data, { percent: 50 });

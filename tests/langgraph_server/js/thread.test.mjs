@@ -2,12 +2,13 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { Client } from "@langchain/langgraph-sdk";
+import { WebSocket } from "ws";
 import { Dictation, within } from "../../client/dictation.mjs";
 import { Cutting } from "./cutting.mjs";
 import { Served } from "./serving.mjs";
 
 let server;
-const TRANSPORTS = ["sse"];
+const TRANSPORTS = ["sse", "websocket"];
 const HELLO = [{ type: "human", content: "hello" }];
 const CHANNELS = ["values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"];
 
@@ -17,7 +18,7 @@ after(() => server?.close());
 /** A stream of a thread that is not there yet, and everything that it shows. */
 async function opened(t, { url = server.url, assistantId = "chat", ...options } = {}) {
   const client = new Client({ apiUrl: url });
-  const thread = client.threads.stream(crypto.randomUUID(), { assistantId, ...options });
+  const thread = client.threads.stream(crypto.randomUUID(), { assistantId, webSocketFactory: (to) => new WebSocket(to), ...options });
   t.after(() => thread.close());
   const events = [];
   thread.onEvent((event) => events.push(event));
@@ -72,7 +73,9 @@ for (const transport of TRANSPORTS) {
     test("an answer over a proxy that cuts is whole, and has nothing twice", async (t) => {
       const [proxy, dictation] = await Promise.all([Cutting.open(server.url), Dictation.open()]);
       t.after(() => [proxy, dictation].forEach((each) => each.close()));
-      const { thread, events, over } = await opened(t, { transport, url: proxy.url });
+      let connected = () => {};
+      const onConnected = () => connected();
+      const { thread, events, over } = await opened(t, { transport, url: proxy.url, onConnected });
       await thread.submitRun({ input: { messages: HELLO, port: dictation.port } });
       const agent = await dictation.attempt();
       for (const word of ["one ", "two ", "three ", "four"]) {
@@ -80,6 +83,8 @@ for (const transport of TRANSPORTS) {
         agent.say(word);
         await within(heard, word);
         proxy.cut();
+        // It does not come back from a second cut while it subscribes again after the first.
+        await within(new Promise((resolve) => (connected = resolve)), "another connection");
       }
       agent.end();
       await Promise.all([over(), over("message-finish")]);
