@@ -212,7 +212,15 @@ submitted, claimed, stopped, handed back, swept or ended. `log_format = "json"` 
 object; `log_level = "warning"` leaves out what is in order. No line of a happening holds what a run was
 given, yielded or returned; of a failed agent there is the class of what it raised. Where the database fails,
 the `error` is in its own words. What else is logged names an exception's class and where it was raised, not
-its text. In an application of your own the logger is `outlive`, each record has `event` and `happening`, and
+its text.
+
+`log_payloads = true` adds a line `RunPayload` with what a run was given, returned, or failed with, up to 8192
+characters of each. Then the log holds whatever customers write and models answer, and the texts of exceptions
+with whatever secrets are in them, readable to whoever reads logs, for as long as those are kept, and deleting
+a thread does not delete it there. It is for a developer's machine, or an hour's search. In an application:
+`outlive.signals.payloads = True`.
+
+In an application of your own the logger is `outlive`, each record has `event` and `happening`, and
 `outlive.logs.Json` is the formatter.
 
 ## What they cannot say

@@ -197,6 +197,7 @@ class Commands:
                 epoch=run.epoch,
             )
         )
+        self._signals.show(run.run_id, input=run.input)
         if not submitted.claimed:
             self._store.announce(wakeup.QUEUE)
 

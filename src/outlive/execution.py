@@ -356,6 +356,7 @@ async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]
     step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=leaked)
     settled = await around.keeper.write(attempt.held, step)
     spans.CURRENT.get().failed(verdict.detail)
+    around.happenings.show(claim.run_id, output=verdict.output, error=verdict.detail)
     around.happenings.emit(
         signals.RunEnded(
             run_id=claim.run_id,

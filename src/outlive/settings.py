@@ -182,6 +182,12 @@ class Settings(pydantic.BaseModel):
         "info", description="The least that the log tells of; info: of everything that happens to a run."
     )
 
+    log_payloads: bool = Field(
+        False,
+        description="Whether the log also holds what runs are given, return and fail with: whatever customers"
+        " write, and secrets in tracebacks.",
+    )
+
     @pydantic.field_validator("jwt_algorithms", "webhook_secrets", "webhook_networks", mode="before")
     @classmethod
     def _several(cls, given: object) -> object:

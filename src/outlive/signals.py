@@ -16,6 +16,7 @@ from outlive import errors, spans
 from outlive.states import Reason, State
 
 logger = logging.getLogger("outlive")
+LONGEST = 8192
 
 
 class Write(StrEnum):
@@ -63,6 +64,15 @@ class RunEnded:
     seconds: float = 0.0
     thread_id: str = ""
     epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPayload:
+    """What a run was given, returned or failed with; told only where somebody has asked for it."""
+
+    run_id: str
+    what: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,6 +275,7 @@ Happening = (
     RunSubmitted
     | RunClaimed
     | RunEnded
+    | RunPayload
     | RunHandedBack
     | RunSwept
     | StopRequested
@@ -313,6 +324,7 @@ class Signals:
         """Tell the log, unless given other ``listeners``."""
         self._listeners: tuple[Listener, ...] = (log,) if listeners is None else listeners
         self._tracing: spans.Tracing | None = None
+        self.payloads = False
 
     def emit(self, happening: Happening) -> None:
         """Tell every listener.  A listener that raises is reported and does not stop the others."""
@@ -321,6 +333,13 @@ class Signals:
                 listener(happening)
             except Exception:
                 logger.exception("a listener failed on %s", type(happening).__name__)
+
+    def show(self, run_id: str, **texts: str | None) -> None:
+        """Tell of payloads, up to ``LONGEST`` characters of each, if ``payloads`` is set; by itself it is not."""
+        if self.payloads:
+            for what, text in texts.items():
+                if text is not None:
+                    self.emit(RunPayload(run_id=run_id, what=what, text=text[:LONGEST]))
 
     def listen(self, listener: Listener) -> None:
         """Add a listener for the life of the runtime."""

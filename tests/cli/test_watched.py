@@ -127,6 +127,32 @@ async def test_the_life_of_a_run_is_one_line_per_happening_and_no_payload(
     assert SECRET not in "".join(logged)
 
 
+async def test_payloads_are_logged_where_somebody_has_asked_for_them(
+    migrated: str, logged: list[str]
+) -> None:
+    @core.job("agent")
+    async def agent(context: outlive.Context) -> AsyncGenerator[Any, None]:
+        if context.input == "fail":
+            raise ValueError(SECRET)
+        yield outlive.Outcome(output="x" * (2 * signals.LONGEST))
+
+    async with core.serving(migrated, agent) as served:
+        served.signals.payloads = True
+        heard = core.heard(served)
+        for given in ("fail", "work"):
+            run = (await served.submit("agent", given)).run
+            await heard.of(signals.RunEnded, run_id=run.run_id)
+    told = [one for one in map(json.loads, logged) if one["event"] == "RunPayload"]
+    assert [(one["what"], one["text"]) for one in told if one["what"] == "input"] == [
+        ("input", '"fail"'),
+        ("input", '"work"'),
+    ]
+    (error,) = [one["text"] for one in told if one["what"] == "error"]
+    assert SECRET in error
+    (output,) = [one["text"] for one in told if one["what"] == "output"]
+    assert len(output) == signals.LONGEST
+
+
 def test_a_line_of_text_says_the_same_and_stays_one_line() -> None:
     record = logging.LogRecord("outlive", logging.INFO, "", 0, "x", (), None)
     record.event = "RunEnded"

@@ -46,6 +46,7 @@ EXECUTING = (
     "traces",
     "log_format",
     "log_level",
+    "log_payloads",
 )
 """The settings of a process that drives runs."""
 _SHORT = {"database": ("-d",)}

@@ -184,6 +184,7 @@ def _outlive(agents: list[Agent], chosen: settings.Settings, *, slots: int) -> r
         webhooks=told.webhooks(chosen),
     )
     watched.traces(outlive, chosen)
+    outlive.signals.payloads = chosen.log_payloads
     return outlive
 
 
