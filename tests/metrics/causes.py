@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from core import record, support
 from outlive import Reason, State, effects, presence, seams, signals
 from outlive.http import streaming
 from outlive.metrics import Metrics
-from outlive.testing import hearing
+from outlive.testing import hearing, receiver
 from schedules import support as schedules
 
 LABELS = dict[str, str]
@@ -279,27 +280,65 @@ async def _answers(scene: Scene) -> None:
     return None
 
 
-RUN: dict[str, Any] = {"run_id": "r"}
-NOTE: dict[str, Any] = {**RUN, "notification_id": "n", "attempts": 1}
-told("outlive_runs_handed_back", signals.RunHandedBack(**RUN, epoch=1))
-told("outlive_finalisations_failed", signals.FinalisationFailed(**RUN, epoch=1, error="e"))
-told(
-    "outlive_loop_stalls",
-    signals.LoopStalled(seconds=2.0, where="node (a.py:3) < b (c.py:1)"),
-    node="node (a.py)",
-)
-told(
-    "outlive_loop_stall_seconds",
-    signals.LoopResumed(seconds=4.5, where="node (a.py:3) < b (c.py:1)"),
-    "_sum",
-    4.5,
-    node="node (a.py)",
-)
-told("outlive_notification_seconds", signals.NotificationDelivered(**NOTE, seconds=1.5), "_sum", 1.5)
-told("outlive_notification_tries_failed", signals.NotificationFailed(**NOTE, error="500", again_in=1.0))
-told("outlive_notifications_dead", signals.NotificationDead(notification_id="n", run_id="r", why="410"))
+@cause("outlive_runs_handed_back", 1.0, "_total")
+async def _hands_back(scene: Scene) -> None:
+    await scene.running()
+    await scene.served._worker.shutdown(support.WITHIN)
+
+
+@cause("outlive_finalisations_failed", 1.0, "_total")
+async def _no_verdict(scene: Scene) -> None:
+    with support.failing_once("execution.finalise"):
+        await scene.served.submit("quick")
+        await scene.heard.of(signals.FinalisationFailed)
+
+
+@cause("outlive_loop_stalls", 1.0, "_total", node="_holds_the_loop (causes.py)")
+@cause("outlive_loop_stall_seconds", 1.0, "_count", node="_holds_the_loop (causes.py)")
+async def _stalls(scene: Scene) -> None:
+    noticed: queue.SimpleQueue[signals.Happening] = queue.SimpleQueue()
+    scene.served.signals.listen(noticed.put)
+    _holds_the_loop(noticed)
+    await scene.heard.of(signals.LoopResumed)
+
+
+def _holds_the_loop(noticed: queue.SimpleQueue[signals.Happening]) -> None:
+    while not isinstance(noticed.get(timeout=support.WITHIN), signals.LoopStalled):
+        continue
+
+
+HOOKED = {"outlive_notification_seconds", "outlive_notification_tries_failed", "outlive_notifications_dead"}
+"""Metrics whose scene sends webhooks."""
+
+
+async def _notified(scene: Scene, wanted: type[Any], *replies: int) -> None:
+    with receiver.Receiver(*replies) as hears:
+        await scene.served.submit("quick", webhook=hears.url)
+        await scene.heard.of(wanted)
+
+
+@cause("outlive_notification_seconds", 1.0, "_count")
+async def _delivered(scene: Scene) -> None:
+    await _notified(scene, signals.NotificationDelivered)
+
+
+@cause("outlive_notification_tries_failed", 2.0, "_total")
+async def _misses(scene: Scene) -> None:
+    await _notified(scene, signals.NotificationDelivered, 500, 503)
+
+
+@cause("outlive_notifications_dead", 1.0, "_total")
+async def _gone(scene: Scene) -> None:
+    await _notified(scene, signals.NotificationDead, 410)
+
+
+@cause("outlive_background_failures", 1.0, "_total", duty="schedules")
+async def _fails(scene: Scene) -> None:
+    with support.failing_once("schedules.planned"):
+        await scene.heard.of(signals.BackgroundFailed)
+
+
 told("outlive_store_retries", signals.StoreRetried(script="append", error="e"), script="append")
-told("outlive_background_failures", signals.BackgroundFailed(duty="sweeping", error="e"), duty="sweeping")
 told("outlive_wakeups_degraded", signals.WakeupsDegraded(why="silent"))
 told("outlive_wakeups_restored", signals.WakeupsRestored())
 
