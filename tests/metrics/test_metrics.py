@@ -54,9 +54,7 @@ async def test_a_metric_moves_by_exactly_what_happened(metric: Any, sqlite_url: 
         await asyncio.wait_for(cause(scene), support.WITHIN)
         page = await _seen(served, metrics)
         scene.open.set()
-        record.execute(
-            sqlite_url, "DELETE FROM outbox WHERE notification_id = 'n'"
-        )  # no run's end has made it
+        record.execute(sqlite_url, "DELETE FROM outbox WHERE notification_id = 'n'")  # no end's
         tolerance = 5.0 if metric.kind is Kind.GAUGE and metric.name.endswith("_seconds") else 0.0
         for name, amount in wanted.items():
             assert amount <= value(page, name, labels) <= amount + tolerance, page.decode()
