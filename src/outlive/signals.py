@@ -335,7 +335,7 @@ class Signals:
                 logger.exception("a listener failed on %s", type(happening).__name__)
 
     def show(self, run_id: str, **texts: str | None) -> None:
-        """Tell of payloads, up to ``LONGEST`` characters of each, if ``payloads`` is set, as it rarely is."""
+        """Tell of payloads, up to ``LONGEST`` characters of each, if ``payloads`` is set."""
         if self.payloads:
             for what, text in texts.items():
                 if text is not None:

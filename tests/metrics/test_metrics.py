@@ -54,7 +54,8 @@ async def test_a_metric_moves_by_exactly_what_happened(metric: Any, sqlite_url: 
         await asyncio.wait_for(cause(scene), support.WITHIN)
         page = await _seen(served, metrics)
         scene.open.set()
-        record.execute(sqlite_url, "DELETE FROM outbox WHERE notification_id = 'n'")  # no end's
+        # What a cause has written there by hand is of no run's end.
+        record.execute(sqlite_url, "DELETE FROM outbox WHERE notification_id = 'n'")
         tolerance = 5.0 if metric.kind is Kind.GAUGE and metric.name.endswith("_seconds") else 0.0
         for name, amount in wanted.items():
             assert amount <= value(page, name, labels) <= amount + tolerance, page.decode()

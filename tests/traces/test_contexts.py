@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypedDict
 
@@ -17,7 +18,7 @@ from opentelemetry import trace
 import outlive
 from core import support as core
 from core.support import job
-from outlive import policy, signals
+from outlive import policy, recorder, signals
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.http import application
 from outlive.testing import asgi
@@ -141,6 +142,31 @@ async def test_S13_a_viewer_who_leaves_within_a_span_breaks_no_context(
     assert len(spans.named("inner")) == len(cast.between) / 2
     assert all(cast.between)
     assert attempt.parent == spans.one("run.submit").span
+
+
+async def test_S13_an_agent_that_is_cut_between_two_of_its_steps_closes_its_span_where_it_opened_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut comes while what it has yielded is being recorded: it is not running, and has to be closed."""
+    cast, stuck, put = Cast(), asyncio.Event(), recorder.Recorder.put
+
+    async def held(self: recorder.Recorder, item: Any) -> None:
+        await put(self, item)
+        if item.data == 1:
+            stuck.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(recorder.Recorder, "put", held)
+    async with support.serving(database, cast.spans, *cast.agents()) as served:
+        run = (await served.submit("generator", policy=policy.job())).run
+        await asyncio.wait_for(stuck.wait(), core.WITHIN)
+        await served.stop(run.run_id)
+        await core.until(lambda: cast.spans.named("run.attempt"))
+        gc.collect()
+    attempt, outer = cast.spans.one("run.attempt"), cast.spans.one("outer")
+    assert (attempt.about["state"], outer.parent) == ("stopped", attempt.span)
+    assert [inner.parent for inner in cast.spans.named("inner")] == [outer.span] * 2
+    assert outer.ended <= attempt.ended
 
 
 async def test_S13_runs_at_once_on_one_worker_have_their_own_spans_and_nothing_of_a_request(
