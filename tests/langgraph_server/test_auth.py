@@ -181,7 +181,7 @@ async def test_a_graph_knows_its_user_whatever_the_caller_says_of_one(serve: Ser
 # ------------------------------------------------------------ owners
 
 
-async def test_what_a_user_makes_is_theirs_and_nobody_else_finds_it(serve: Serve) -> None:
+async def test_S22_what_a_user_makes_is_theirs_and_nobody_else_finds_it(serve: Serve) -> None:
     async with serve(auths.owners()) as url, user(url, "ann") as ann, user(url, "bob") as bob:
         thread = (await ann.threads.create(metadata={"owner": "bob", "n": 1}))["thread_id"]
         run = await ann.runs.create(thread, "steps", input={})
