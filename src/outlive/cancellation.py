@@ -3,7 +3,7 @@
 An agent that works in parts, as a graph does in nodes, has something to do between a part's return and the
 record of what it returned: whoever is cancelled there has executed the part and lost it.  So the parts are
 cut, each by itself and only while it runs, and the agent's own task only once nothing of that can be under
-way.
+way.  What has to be done between the two, and takes time, is left time for most of the patience there is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 QUIET = 0.1
 TURNS = 50
 """Seconds without a running part, and turns of the event loop: more than lie between the return of a part and
 the start of the write of what it returned, also where the loop is busy."""
+LATE = 0.2
+"""The last share of a cut's time: half of it to cut what follows a part, half to cancel the agent."""
 
 
 class Cut(Exception):
@@ -25,10 +29,12 @@ class Cut(Exception):
 
 
 class Parts:
-    """The parts of one attempt's agent."""
+    """The parts of one attempt's agent; ``failures`` is what parts answered to being cut."""
 
     def __init__(self) -> None:
+        self.failures: list[Exception] = []
         self._running: dict[asyncio.Task[Any], bool] = {}
+        self._finishing: dict[asyncio.Task[Any], None] = {}
         self._used = False
         self._is_cut = False
         self._cut: set[asyncio.Task[Any]] = set()
@@ -42,44 +48,72 @@ class Parts:
     def part(self, *, yields: bool) -> Iterator[None]:
         """Run a part in the current task; raises ``Cut`` in place of a cancellation that is ours.
 
+        Also in place of any error with which a part answers it: what was cut has not failed.
         ``yields`` False: it cannot be cut, as what runs in a thread; its end is waited for.
         """
-        task = asyncio.current_task()
-        assert task is not None
         if self._is_cut:
             raise Cut
+        with self._counted(self._running, yields):
+            yield
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Do in the current task what follows a part's return and precedes the record of it.
+
+        It begins although parts are being cut, and is cut last: the part would have to be run again.
+        """
+        with self._counted(self._finishing, None):
+            yield
+
+    @contextmanager
+    def _counted(self, where: dict[asyncio.Task[Any], T], how: T) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
         self._used = True
-        self._running[task] = yields
+        where[task] = how
         try:
             yield
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Exception) as ended:
             if task not in self._cut:
                 raise
-            task.uncancel()
+            if isinstance(ended, Exception):
+                self.failures.append(ended)
             raise Cut from None
         finally:
-            self._running.pop(task, None)
+            if task in self._cut:
+                self._cut.discard(task)
+                task.uncancel()
+            where.pop(task, None)
             self._moved.set()
 
     async def cut(self, work: asyncio.Task[Any], until: float) -> None:
         """Cut what runs; return once ``work`` is over, or can be cancelled and nothing is torn.
 
-        ``until`` is by the loop's clock: then it returns whatever may be torn.
+        ``until`` is by the loop's clock: shortly before, it returns whatever may be torn.
         """
-        loop = asyncio.get_running_loop()
+        late = LATE * (until - asyncio.get_running_loop().time())
         self._is_cut = True
-        self._cut = {task for task, yields in self._running.items() if yields}
-        for task in self._cut:
+        self._end({task for task, yields in self._running.items() if yields})
+        if self._used and not await self._are_over(work, until - late):
+            self._end(set(self._finishing))
+            await self._are_over(work, until - late / 2)
+
+    def _end(self, tasks: set[asyncio.Task[Any]]) -> None:
+        self._cut |= tasks
+        for task in tasks:
             task.cancel()
-        if not self._used:
-            return
-        while not work.done() and loop.time() < until and not await self._is_quiet(work, until):
-            pass
+
+    async def _are_over(self, work: asyncio.Task[Any], until: float) -> bool:
+        loop = asyncio.get_running_loop()
+        while not work.done() and loop.time() < until:
+            if await self._is_quiet(work, until):
+                return True
+        return work.done()
 
     async def _is_quiet(self, work: asyncio.Task[Any], until: float) -> bool:
         """Wait until no part runs, and see whether that lasts."""
         loop = asyncio.get_running_loop()
-        if self._running:
+        if self._running or self._finishing:
             self._moved.clear()
             moved = loop.create_task(self._moved.wait())
             try:
@@ -93,7 +127,7 @@ class Parts:
             return False
         await asyncio.wait({work}, timeout=max(0.0, min(QUIET, until - loop.time())))
         for _ in range(TURNS):
-            if work.done() or self._running:
+            if work.done() or self._running or self._finishing:
                 return False
             await asyncio.sleep(0)
         return True

@@ -222,11 +222,7 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
             await asyncio.wait({work}, timeout=attempt.around.drain)
     give_up = asyncio.get_running_loop().time() + patience
     if not work.done():
-        attempt.cut = True
-        attempt.ledger.cut()
-        if attempt.agent.drains:  # what a thread of its drives cannot be cut, but goes no further
-            attempt.context.draining.set()
-        await attempt.parts.cut(work, give_up)
+        await _cut(attempt, work, give_up)
     if not work.done():
         attempt.cancelled = True
         work.cancel()
@@ -240,6 +236,17 @@ async def _end_work(attempt: Attempt, work: asyncio.Task[agents.Outcome | None])
     if attempt.ledger.used and attempt.held.halt is not Halt.LOST:
         # Also for what a thread still does: it cannot be cut, and what it did is to be told.
         await attempt.ledger.settled(patience)
+
+
+async def _cut(attempt: Attempt, work: asyncio.Task[agents.Outcome | None], give_up: float) -> None:
+    """Cut the agent's parts, and let it go no further."""
+    attempt.cut = True
+    attempt.ledger.cut()
+    if attempt.agent.drains:  # what a thread of its drives cannot be cut, but goes no further
+        attempt.context.draining.set()
+    await attempt.parts.cut(work, give_up)
+    for failure in attempt.parts.failures:
+        _close_failed(attempt, failure)
 
 
 async def _gone(work: asyncio.Task[Any], threads: Threads) -> None:
@@ -288,8 +295,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         if failure is not None and not attempt.cut:
             return failures.verdict(attempt.run.run_id, "agent_error", failure)
         if failure is not None:
-            kind = type(failure).__name__
-            _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
+            _close_failed(attempt, failure)
     match halt:
         case Halt.STOP:
             return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
@@ -310,6 +316,11 @@ def _output(attempt: Attempt, outcome: agents.Outcome) -> str:
 def _cleanup_failed(attempt: Attempt, message: str, error: str) -> None:
     attempt.recorder.note("cleanup_failed", message)
     attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=error))
+
+
+def _close_failed(attempt: Attempt, failure: BaseException) -> None:
+    kind = type(failure).__name__
+    _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
 
 
 async def _left(attempt: Attempt, work: asyncio.Task[agents.Outcome | None], state: State) -> Position | None:

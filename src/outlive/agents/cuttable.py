@@ -16,9 +16,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph._internal._config import patch_configurable
+from langgraph._internal._constants import CONFIG_KEY_DURABILITY
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
+from langgraph.pregel._read import DEFAULT_BOUND
+from langgraph.pregel._write import ChannelWrite
 
 from outlive import cancellation
 from outlive.agents.position import Graph
@@ -36,13 +40,59 @@ def cuttable(graph: Graph) -> Graph:
 
 
 def _node(node: Any) -> Any:
-    bound = node.bound
+    begins = node.bound is DEFAULT_BOUND
+    return node.copy({**_bound(node.bound), "writers": [_writer(one, begins=begins) for one in node.writers]})
+
+
+def _bound(bound: Any) -> dict[str, Any]:
     if isinstance(bound, Pregel):
-        inner = cuttable(bound)
-        return node.copy({"bound": inner, "subgraphs": [inner]})
+        return _subgraph(bound)
     if isinstance(bound, RunnableCallable):
-        return node.copy({"bound": _callable(bound, bound.afunc)}) if bound.afunc else node
-    return node.copy({"bound": _Whole(bound)})
+        return {"bound": _callable(bound, bound.afunc)} if bound.afunc else {}
+    return {"bound": _Whole(bound)}
+
+
+def _subgraph(graph: Graph) -> dict[str, Any]:
+    inner = cuttable(graph)
+    if inner.checkpointer is not False:
+        return {"bound": inner, "subgraphs": [inner]}
+    # It keeps nothing: LangGraph would wait for a checkpoint of it, and fail, and whoever looks where the
+    # thread stands would ask it for its state, and fail.
+    inner.ainvoke = _unsynchronised(inner.ainvoke)  # type: ignore[method-assign]
+    return {"bound": inner, "subgraphs": []}
+
+
+def _unsynchronised(call: Callable[..., Any]) -> Callable[..., Any]:
+    async def ainvoke(given: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return await call(given, patch_configurable(config, {CONFIG_KEY_DURABILITY: "async"}), **kwargs)
+
+    return ainvoke
+
+
+def _writer(writer: Any, *, begins: bool) -> Any:
+    """A conditional edge is asked behind its node's return, and may take its time.
+
+    With ``begins`` nothing has run before it, so nothing is lost with it.
+    """
+    if isinstance(writer, ChannelWrite) or not isinstance(writer, RunnableCallable) or not writer.afunc:
+        return writer
+    made = copy.copy(writer)
+    made.afunc = _part(writer.afunc, yields=True) if begins else _edge(writer.afunc)
+    return made
+
+
+def _edge(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def edge(*args: Any, **kwargs: Any) -> Any:
+        parts = cancellation.CURRENT.get()
+        if parts is None:
+            return await function(*args, **kwargs)
+        try:
+            with parts.finishing():
+                return await function(*args, **kwargs)
+        except cancellation.Cut:
+            raise NodeCut from None
+
+    return edge
 
 
 def _callable(bound: RunnableCallable, function: Callable[..., Any]) -> RunnableCallable:

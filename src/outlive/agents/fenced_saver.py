@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
+from langgraph._internal._constants import ERROR, ERROR_SOURCE_NODE
 from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
@@ -155,7 +157,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Store what one task of a step wrote."""
-        await self._write(Call("put_writes", (config, writes, task_id, task_path)))
+        await self._write(Call("put_writes", (config, _returned(writes), task_id, task_path)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread's checkpoints and writes."""
@@ -331,6 +333,18 @@ async def acall(saver: BaseCheckpointSaver[Any], call: Call) -> Any:
     if call.name == "list":
         return [found async for found in answer]
     return await answer
+
+
+def _returned(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """Leave out what a task wrote before it failed, for instance in its conditional edge.
+
+    LangGraph takes it on a resume for all that the task had to write: what the edge would have chosen is
+    never run.
+    """
+    channels = {channel for channel, _ in writes}
+    if ERROR not in channels or ERROR_SOURCE_NODE in channels:
+        return writes
+    return [write for write in writes if write[0] in WRITES_IDX_MAP]
 
 
 async def _until_quiet(begun: set[asyncio.Task[Any]], seconds: float) -> int:
