@@ -143,7 +143,7 @@ async def _consume(attempt: Attempt) -> agents.Outcome | None:
                 if isinstance(item, agents.Drained):
                     return None
                 if attempt.cancelled:  # never before the one cancel: a second one would tear the clean-up
-                    _cleanup_failed(attempt, "The agent yielded after it was cancelled.", "YieldAfterCancel")
+                    _cleanup_failed(attempt, "YieldAfterCancel", "The agent yielded after it was cancelled.")
                     return None
                 if isinstance(item, agents.Outcome):
                     outcome = item
@@ -198,8 +198,7 @@ async def _conclude(
     if (failure := writing.exception()) is not None:
         _writing_failed(attempt, failure)
     if (failure := _write_failed_within(work)) is not None:
-        # The agent could not store something of its own, a checkpoint say: a verdict now would be a guess.
-        # Whoever refused it has counted that.
+        # It could not store a checkpoint, say: a verdict would be a guess.  Whoever refused it has counted that.
         if isinstance(failure, errors.Unavailable):
             _writing_failed(attempt, failure)
         attempt.held.end(Halt.LOST)
@@ -246,7 +245,7 @@ async def _cut(attempt: Attempt, work: asyncio.Task[agents.Outcome | None], give
         attempt.context.draining.set()
     await attempt.parts.cut(work, give_up)
     for failure in attempt.parts.failures:
-        _close_failed(attempt, failure)
+        _cleanup_failed(attempt, type(failure).__name__)
 
 
 async def _gone(work: asyncio.Task[Any], threads: Threads) -> None:
@@ -295,7 +294,7 @@ def _verdict(attempt: Attempt, work: asyncio.Task[agents.Outcome | None]) -> Ver
         if failure is not None and not attempt.cut:
             return failures.verdict(attempt.run.run_id, "agent_error", failure)
         if failure is not None:
-            _close_failed(attempt, failure)
+            _cleanup_failed(attempt, type(failure).__name__)
     match halt:
         case Halt.STOP:
             return Verdict(state=State.STOPPED, reason=attempt.held.reason or Reason.REQUESTED)
@@ -313,14 +312,9 @@ def _output(attempt: Attempt, outcome: agents.Outcome) -> str:
     return encoded.text
 
 
-def _cleanup_failed(attempt: Attempt, message: str, error: str) -> None:
-    attempt.recorder.note("cleanup_failed", message)
+def _cleanup_failed(attempt: Attempt, error: str, message: str = "") -> None:
+    attempt.recorder.note("cleanup_failed", message or f"Closing the agent raised {error}.")
     attempt.around.happenings.emit(signals.CleanupFailed(run_id=attempt.run.run_id, error=error))
-
-
-def _close_failed(attempt: Attempt, failure: BaseException) -> None:
-    kind = type(failure).__name__
-    _cleanup_failed(attempt, f"Closing the agent raised {kind}.", kind)
 
 
 async def _left(attempt: Attempt, work: asyncio.Task[agents.Outcome | None], state: State) -> Position | None:
@@ -351,9 +345,8 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
     if not await around.keeper.write(attempt.held, step):
         standing = await around.store.read(reads.held([claim]))
         return Verdict(state=State.STOPPED, reason=standing[0].stop_reason if standing else None)
-    around.happenings.emit(
-        signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch, thread_id=claim.thread_id)
-    )
+    handed = signals.RunHandedBack(run_id=claim.run_id, epoch=claim.epoch, thread_id=claim.thread_id)
+    around.happenings.emit(handed)
     around.store.announce(wakeup.QUEUE, wakeup.run_topic(claim.run_id))
     return None
 
