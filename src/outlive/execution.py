@@ -198,7 +198,7 @@ async def _conclude(
     if (failure := writing.exception()) is not None:
         _writing_failed(attempt, failure)
     if (failure := _write_failed_within(work)) is not None:
-        # It could not store a checkpoint, say: a verdict would be a guess.  Whoever refused it has counted that.
+        # It could not store a checkpoint, say: a verdict would be a guess.  Who refused it has counted that.
         if isinstance(failure, errors.Unavailable):
             _writing_failed(attempt, failure)
         attempt.held.end(Halt.LOST)
