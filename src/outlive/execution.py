@@ -57,10 +57,10 @@ class Surroundings:
 class Attempt:
     """One attempt while it lasts.
 
-    ``linking``: perhaps the record links its files.
-    ``cut``: the agent was cut, so whatever it returns is not its own end; ``cancelled``: all of it, so that
-    it has nothing more to say.  ``over_at``: when it ended, by the process's clock.  ``leaked`` holds an
-    agent that would not return, or the wait for a thread of its that would not.
+    ``linking``: perhaps the record links its files.  ``cut``: the agent was cut, so whatever it returns is
+    not its own end; ``cancelled``: all of it, so that it has nothing more to say.  ``over_at``: when it
+    ended, by the process's clock.  ``leaked`` holds an agent that would not return, or the wait for a thread
+    of its that would not.
     """
 
     run: Run
