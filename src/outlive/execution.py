@@ -353,11 +353,10 @@ async def _hand_back(attempt: Attempt, tail: tuple[NewEvent, ...]) -> Verdict | 
 
 async def _settle(attempt: Attempt, verdict: Verdict, tail: tuple[NewEvent, ...]) -> None:
     around, claim = attempt.around, attempt.held.claim
-    leaked = attempt.leaked is not None
     verdict = dataclasses.replace(await _with_files(attempt, verdict), tail=tail)
     # An earlier attempt may have left something in the ledger; this one knows of itself.
     settle = effect_moves.settle_run if attempt.ledger.used or claim.epoch > 1 else moves.settle
-    step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=leaked)
+    step = settle(claim, verdict, attempt.recorder.last_seq, raise_epoch=attempt.leaked is not None)
     settled = await around.keeper.write(attempt.held, step)
     spans.CURRENT.get().failed(verdict.detail)
     around.happenings.show(claim.run_id, output=verdict.output, error=verdict.detail)
