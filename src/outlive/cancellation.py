@@ -4,6 +4,9 @@ An agent that works in parts, as a graph does in nodes, has something to do betw
 record of what it returned: whoever is cancelled there has executed the part and lost it.  So the parts are
 cut, each by itself and only while it runs, and the agent's own task only once nothing of that can be under
 way.  What has to be done between the two, and takes time, is left time for most of the patience there is.
+
+A part that has called a thread is cut once that has returned: a thread goes on, and what it did would be
+lost.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
+
+from outlive import executor
 
 T = TypeVar("T")
 
@@ -39,10 +44,12 @@ class Parts:
         self._is_cut = False
         self._cut: set[asyncio.Task[Any]] = set()
         self._moved = asyncio.Event()
+        self._threads = executor.Threads()
 
     def begin(self) -> None:
         """Count what this task, and what it starts, runs from now on."""
         CURRENT.set(self)
+        self._threads = executor.CURRENT.get() or self._threads
 
     @contextmanager
     def part(self, *, yields: bool) -> Iterator[None]:
@@ -71,6 +78,7 @@ class Parts:
         assert task is not None
         self._used = True
         where[task] = how
+        executor.PART.set(task)
         try:
             yield
         except (asyncio.CancelledError, Exception) as ended:
@@ -93,10 +101,26 @@ class Parts:
         """
         late = LATE * (until - asyncio.get_running_loop().time())
         self._is_cut = True
-        self._end({task for task, yields in self._running.items() if yields})
-        if self._used and not await self._are_over(work, until - late):
-            self._end(set(self._finishing))
-            await self._are_over(work, until - late / 2)
+        running = {task for task, yields in self._running.items() if yields}
+        calling = {task for task in running if self._threads.of(task)}
+        self._end(running - calling)
+        returning = [asyncio.create_task(self._end_behind_its_threads(task)) for task in calling]
+        try:
+            if self._used and not await self._are_over(work, until - late):
+                self._end(set(self._finishing))
+                await self._are_over(work, until - late / 2)
+        finally:
+            for each in returning:
+                each.cancel()
+
+    async def _end_behind_its_threads(self, task: asyncio.Task[Any]) -> None:
+        """Cut a part that does not return with what its threads have done."""
+        await self._threads.over(self._threads.of(task))
+        for _ in range(TURNS):
+            if task not in self._running:
+                return
+            await asyncio.sleep(0)
+        self._end({task})
 
     def _end(self, tasks: set[asyncio.Task[Any]]) -> None:
         self._cut |= tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
@@ -23,7 +23,7 @@ class Threads:
     """The calls of one attempt that have not returned."""
 
     def __init__(self) -> None:
-        self._calls: set[Future[Any]] = set()
+        self._calls: dict[Future[Any], object] = {}
 
     def begin(self) -> None:
         """Count what this task, and what it starts, calls from now on."""
@@ -31,8 +31,15 @@ class Threads:
 
     def add(self, call: Future[Any]) -> None:
         """Know of a call until it returns."""
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        self._calls[call] = PART.get()
+        call.add_done_callback(self._forget)
+
+    def _forget(self, call: Future[Any]) -> None:
+        self._calls.pop(call, None)
+
+    def of(self, part: object) -> list[Future[Any]]:
+        """The calls of one part of the agent that have not returned."""
+        return [call for call, caller in tuple(self._calls.items()) if caller is part and not call.done()]
 
     async def outlasting(self, give_up: float) -> asyncio.Task[None] | None:
         """Wait until every call has returned; return the waiting if it lasts longer than until ``give_up``.
@@ -51,20 +58,28 @@ class Threads:
 
     async def returned(self) -> None:
         """Wait until every call has returned."""
-        loop = asyncio.get_running_loop()
         while waiting := self._running():
+            await self.over(waiting)
+
+    @staticmethod
+    async def over(calls: Iterable[Future[Any]]) -> None:
+        """Wait until these calls have returned."""
+        loop = asyncio.get_running_loop()
+        for call in calls:
             over = asyncio.Event()
 
             def tell(_: Future[Any], over: asyncio.Event = over) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
                     loop.call_soon_threadsafe(over.set)
 
-            waiting[0].add_done_callback(tell)
+            call.add_done_callback(tell)
             await over.wait()
 
 
 CURRENT: ContextVar[Threads | None] = ContextVar("outlive_threads", default=None)
 """Set in the agent's own task, and so in all that it starts."""
+PART: ContextVar[object] = ContextVar("outlive_part", default=None)
+"""Which part of the agent calls, if it works in parts."""
 
 
 class Executor(ThreadPoolExecutor):

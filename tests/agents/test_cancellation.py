@@ -9,19 +9,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import MessagesState
+from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
 
 from agents import bench
 from core import support as core
-from outlive import cancellation, policy
+from outlive import cancellation, executor, policy
 from outlive.agents.cuttable import cuttable
 from outlive.agents.langgraph import LangGraphAgent
 from outlive.lab.experiments import leaves
 from outlive.lab.services.leaving_graphs import recorded
 from outlive.policy import Durability
-from outlive.states import Position
+from outlive.states import Position, Reason
 
 pytestmark = pytest.mark.anyio
 
@@ -232,6 +236,75 @@ async def test_clean_up_in_a_node_that_is_cut_takes_its_time(on: bench.Bench) ->
     let_go.set()
     await asyncio.wait_for(cutting, bench.WITHIN)
     assert trace.ended == ["cleaned"]
+
+
+async def test_S02_a_synchronous_tool_of_an_asynchronous_node_is_called_once(on: bench.Bench) -> None:
+    began, let_go, paid = threading.Event(), threading.Event(), list[str]()
+
+    @tool
+    def pay(to: str) -> str:
+        """Pay somebody."""
+        began.set()
+        assert let_go.wait(bench.WITHIN)
+        paid.append(to)
+        return f"paid {to}"
+
+    def ask(state: MessagesState) -> Any:
+        calls: list[Any] = [
+            {"name": "pay", "args": {"to": to}, "id": to, "type": "tool_call"} for to in ("ann", "bob")
+        ]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    builder: Any = StateGraph(MessagesState)
+    for name, node in (("ask", ask), ("tools", ToolNode([pay])), ("thank", lambda state: {"messages": []})):
+        builder.add_node(name, node)
+    for before, after in ((START, "ask"), ("ask", "tools"), ("tools", "thank"), ("thank", END)):
+        builder.add_edge(before, after)
+    rules = policy.job(on_busy="enqueue", stop_deadline=bench.WITHIN)
+    agent = LangGraphAgent("graph", builder.compile(), policy=rules)
+    async with core.serving(on.database, agent, slots=2) as served:
+        run = (await served.submit("graph", {"messages": []}, thread="t", key="k")).run
+        assert await asyncio.to_thread(began.wait, bench.WITHIN)
+        await served.stop(run.run_id, reason=Reason.DISCONNECT)
+        let_go.set()
+        await core.story(served, run.run_id)
+        again = (await served.submit("graph", {"messages": []}, thread="t", key="k")).run
+        events = await core.story(served, again.run_id)
+    assert again.continues == run.run_id
+    assert core.end(events)["state"] == "succeeded"
+    assert sorted(paid) == ["ann", "bob"]
+
+
+async def test_a_node_whose_threads_have_returned_is_cut_at_what_it_awaits_then(on: bench.Bench) -> None:
+    trace, parts, began, let_go = bench.Trace(), cancellation.Parts(), asyncio.Event(), threading.Event()
+
+    async def node(state: bench.Steps) -> dict[str, list[str]]:
+        began.set()
+        await asyncio.to_thread(let_go.wait, bench.WITHIN)
+        trace.ended.append("thread")
+        await asyncio.Event().wait()
+        return {"steps": ["node"]}
+
+    executor.watch()
+    agent = await on.agent(side_by_side(trace, node=node))
+    context = await on.claimed()
+    threads = executor.Threads()
+
+    async def drive() -> list[Any]:
+        threads.begin()
+        parts.begin()
+        return await bench.all_of(agent, context)
+
+    task = asyncio.get_running_loop().create_task(drive())
+    await asyncio.wait_for(began.wait(), bench.WITHIN)
+    cutting = asyncio.get_running_loop().create_task(cut(task, context, parts))
+    for _ in range(3 * cancellation.TURNS):
+        await asyncio.sleep(0)
+    assert not task.done()
+    let_go.set()
+    await asyncio.wait_for(cutting, bench.WITHIN)
+    assert task.cancelled()
+    assert trace.ended == ["thread"]
 
 
 def test_the_graph_that_an_agent_is_made_of_is_not_changed() -> None:
