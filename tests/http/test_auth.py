@@ -250,7 +250,7 @@ async def test_a_token_says_who_it_is_and_what_it_may() -> None:
     ("changes", "says"),
     [
         ({"exp": time.time() - 60}, "has expired"),
-        ({"nbf": time.time() + 600}, "does not hold"),
+        ({"nbf": time.time() + 86_400}, "does not hold"),
         ({"iss": "them"}, "issued by somebody else"),
         ({"aud": "others"}, "for somebody else"),
         ({"exp": None}, "lacks the claim exp"),
