@@ -238,7 +238,7 @@ async def test_clean_up_in_a_node_that_is_cut_takes_its_time(on: bench.Bench) ->
     assert trace.ended == ["cleaned"]
 
 
-async def test_S02_a_synchronous_tool_of_an_asynchronous_node_is_called_once(on: bench.Bench) -> None:
+async def test_a_synchronous_tool_of_an_asynchronous_node_is_called_once(on: bench.Bench) -> None:
     began, let_go, paid = threading.Event(), threading.Event(), list[str]()
 
     @tool

@@ -22,7 +22,7 @@ def of(turn: str, said: list[dict[str, Any]], field: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-async def test_S01_an_executor_that_dies_with_a_stop_on_its_way_leaves_the_message_what_it_began(
+async def test_an_executor_that_dies_with_a_stop_on_its_way_leaves_the_message_what_it_began(
     database: str, on_busy: str
 ) -> None:
     rules = bench.JOB
