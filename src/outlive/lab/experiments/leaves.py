@@ -29,7 +29,7 @@ from outlive.testing.asgi import listening
 SIDE_BY_SIDE = 40
 """Runs that are driven at once: nearly all of a trial is waiting."""
 DURABILITIES = (Durability.SYNC, Durability.ASYNC)
-DRAIN = 4.0
+DRAIN = 20.0
 """Seconds that a closing process gives its runs, a quarter of them to come to a step's end by themselves."""
 WITHIN = 60.0
 BARE = "bare handler"

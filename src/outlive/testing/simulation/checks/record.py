@@ -92,11 +92,11 @@ def reasons_are_true(history: History) -> Iterator[reading.Found]:
 
 
 def _displaced_by_somebody(run: Mapping[str, Any], history: History) -> bool:
-    """A newer message of the thread took its place; or, as it had not begun, the place it was to take."""
+    """A newer message of the thread took a place: of several at once it names only one."""
     return any(
         other["thread_id"] == run["thread_id"]
         and other["created_at"] >= run["created_at"]
-        and (other["displaces"] == run["run_id"] or (not run["epoch"] and other["displaces"] is not None))
+        and other["displaces"] is not None
         for other in history.final_runs
         if other["run_id"] != run["run_id"]
     )
