@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -81,20 +82,6 @@ def _writer(writer: Any, *, begins: bool) -> Any:
     return made
 
 
-def _edge(function: Callable[..., Any]) -> Callable[..., Any]:
-    async def edge(*args: Any, **kwargs: Any) -> Any:
-        parts = cancellation.CURRENT.get()
-        if parts is None:
-            return await function(*args, **kwargs)
-        try:
-            with parts.finishing():
-                return await function(*args, **kwargs)
-        except cancellation.Cut:
-            raise NodeCut from None
-
-    return edge
-
-
 def _callable(bound: RunnableCallable, function: Callable[..., Any]) -> RunnableCallable:
     """Surround no more than the function: what LangGraph does around it must not be cut."""
     made = copy.copy(bound)
@@ -104,17 +91,29 @@ def _callable(bound: RunnableCallable, function: Callable[..., Any]) -> Runnable
 
 
 def _part(function: Callable[..., Any], *, yields: bool) -> Callable[..., Any]:
-    async def part(*args: Any, **kwargs: Any) -> Any:
+    return _surrounded(function, lambda parts: parts.part(yields=yields))
+
+
+def _edge(function: Callable[..., Any]) -> Callable[..., Any]:
+    return _surrounded(function, cancellation.Parts.finishing)
+
+
+def _surrounded(
+    function: Callable[..., Any], around: Callable[[cancellation.Parts], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    """Return ``function`` as what those who may cut it know it as, if anybody may."""
+
+    async def surrounded(*args: Any, **kwargs: Any) -> Any:
         parts = cancellation.CURRENT.get()
         if parts is None:
             return await function(*args, **kwargs)
         try:
-            with parts.part(yields=yields):
+            with around(parts):
                 return await function(*args, **kwargs)
         except cancellation.Cut:
             raise NodeCut from None
 
-    return part
+    return surrounded
 
 
 class _Whole(Runnable[Any, Any]):

@@ -335,13 +335,13 @@ def _tokens(given: str) -> Tokens:
         ) from None
 
 
-# ---------------------------------------------------------------- where checkpoints live
-
-
 def _unbound(name: str) -> errors.NotReady:
     return errors.NotReady(
         f"Agent {name!r} is bound to no store.", hint="Call bind() with an open store first."
     )
+
+
+# ---------------------------------------------------------------- where checkpoints live
 
 
 def _own_saver(name: str, graph: Graph) -> BaseCheckpointSaver[Any]:

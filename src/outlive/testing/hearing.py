@@ -7,9 +7,11 @@ and metrics do.  Every wait has a bound and says, when it fails, what was heard 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TypeVar, cast
 
-from outlive import signals
+from outlive import runtime, signals
+from outlive.model import EventKind
 
 H = TypeVar("H", bound=signals.Happening)
 WITHIN = 15.0
@@ -56,3 +58,11 @@ class Hearing:
 
 def _matches(happening: signals.Happening, fields: dict[str, object]) -> bool:
     return all(getattr(happening, name) == value for name, value in fields.items())
+
+
+async def ended(api: runtime.Outlive, run_id: str, within: float = WITHIN) -> None:
+    """Wait until a run's end event can be read; raises ``TimeoutError`` after ``within`` seconds."""
+    async with asyncio.timeout(within), contextlib.aclosing(api.follow(run_id)) as events:
+        async for event in events:
+            if event.kind is EventKind.END:
+                return

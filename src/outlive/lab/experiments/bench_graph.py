@@ -119,7 +119,7 @@ class ThreadedSaver(InThreads, SqliteSaver):
 
 
 @contextlib.asynccontextmanager
-async def saver(kind: type[SlowSaver], path: pathlib.Path) -> AsyncIterator[Any]:
+async def saver(kind: type[AsyncSqliteSaver], path: pathlib.Path) -> AsyncIterator[Any]:
     """An open saver of this kind on a file, with its tables made."""
     async with kind.from_conn_string(str(path)) as opened:
         await opened.setup()

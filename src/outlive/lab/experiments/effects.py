@@ -13,8 +13,9 @@ from typing import Any
 from outlive import encoding, policy, runtime, seams
 from outlive.lab import stage
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable
-from outlive.model import EventKind, Run, Submission
+from outlive.model import Run, Submission
 from outlive.store import effect_reads, moves
+from outlive.testing import hearing
 from outlive.testing.paying import Paying
 from outlive.testing.processes import Process
 
@@ -184,7 +185,7 @@ async def _executed(paying: Paying) -> None:
 
 async def _followed(api: runtime.Outlive, second: Process, run_id: str, paying: Paying) -> bool:
     """Wait for the run's end; a person who is asked looks into the provider's own records, and says so."""
-    ending = asyncio.create_task(_end(api, run_id))
+    ending = asyncio.create_task(hearing.ended(api, run_id, WITHIN))
     asking = asyncio.create_task(second.heard("EffectWaits", within=WITHIN, run_id=run_id))
     await asyncio.wait({ending, asking}, return_when=asyncio.FIRST_COMPLETED)
     asked = asking.done()
@@ -195,13 +196,6 @@ async def _followed(api: runtime.Outlive, second: Process, run_id: str, paying: 
     asking.cancel()
     await ending
     return asked
-
-
-async def _end(api: runtime.Outlive, run_id: str) -> None:
-    async with asyncio.timeout(WITHIN):
-        async for event in api.follow(run_id):
-            if event.kind is EventKind.END:
-                return
 
 
 async def _ledger_says(api: runtime.Outlive, run: Run) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 from outlive import encoding, policy, runtime, seams
 from outlive.lab import stage
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable, interval
-from outlive.model import EventKind, Submission
+from outlive.model import Submission
 from outlive.policy import Durability
 from outlive.store import moves, wakeup
+from outlive.testing import hearing
 from outlive.testing.processes import Process
 
 SERVICE = "outlive.lab.services.frozen_graphs"
@@ -180,7 +181,7 @@ class _Series:
         await self._freeze(first)
         second.thaw()
         for trial in stood:
-            await _end(api, trial.run_id)
+            await hearing.ended(api, trial.run_id, WITHIN)
         await self._idle(second)
         before = self._rows(stood)
         first.open(self._gate)
@@ -292,13 +293,6 @@ async def _stands(process: Process, trial: Trial) -> bool:
         waiting.cancel()
     await asyncio.wait({standing, ending})
     return stands
-
-
-async def _end(api: runtime.Outlive, run_id: str) -> None:
-    async with asyncio.timeout(WITHIN), contextlib.aclosing(api.follow(run_id)) as events:
-        async for event in events:
-            if event.kind is EventKind.END:
-                return
 
 
 # ---------------------------------------------------------------- judgement

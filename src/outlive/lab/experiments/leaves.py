@@ -22,8 +22,9 @@ from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable, int
 from outlive.lab.experiments import bench_graph
 from outlive.lab.services import leaving_graphs
 from outlive.lab.services.leaving_graphs import NODES, SlowAgent, SlowSaver, Tape
-from outlive.model import EventKind, Run
+from outlive.model import Run
 from outlive.policy import Durability
+from outlive.testing import hearing
 from outlive.testing.asgi import listening
 
 SIDE_BY_SIDE = 40
@@ -179,7 +180,7 @@ class _Batch:
                 cuts = [self._cut(first, port, thread, length) for thread in threads]
                 runs = await asyncio.gather(*cuts)
                 if self.cause is not Cause.SHUTDOWN:
-                    await asyncio.gather(*(_end(api, run.run_id) for run in runs))
+                    await asyncio.gather(*(hearing.ended(api, run.run_id, WITHIN) for run in runs))
             for run in runs:
                 seen.cut(self.tape.of(run.thread_id), await _recorded(readers[0], run))
             async with self._served() as second:
@@ -195,7 +196,7 @@ class _Batch:
         clock = asyncio.get_running_loop().time
         since = clock()
         run = await self._submitted(served, thread, "1")
-        await _end(api, run.run_id)
+        await hearing.ended(api, run.run_id, WITHIN)
         return clock() - since
 
     async def _submitted(self, served: runtime.Outlive, thread: str, turn: str, **rules: Any) -> Run:
@@ -227,18 +228,11 @@ class _Batch:
     async def _finished(self, served: runtime.Outlive, api: runtime.Outlive, run: Run) -> None:
         """Have what was begun finished: by whoever takes a handed back run, or before the next message."""
         if self.cause is Cause.SHUTDOWN:
-            await _end(api, run.run_id)
+            await hearing.ended(api, run.run_id, WITHIN)
             return
         assert run.thread is not None
         again = await self._submitted(served, run.thread, "2")
-        await _end(api, again.run_id)
-
-
-async def _end(api: runtime.Outlive, run_id: str) -> None:
-    async with asyncio.timeout(WITHIN), contextlib.aclosing(api.follow(run_id)) as events:
-        async for event in events:
-            if event.kind is EventKind.END:
-                return
+        await hearing.ended(api, again.run_id, WITHIN)
 
 
 async def _recorded(reader: SlowAgent, run: Run) -> set[str]:
@@ -281,7 +275,7 @@ async def _site(served: runtime.Outlive) -> AsyncIterator[int]:
 async def bare(path: pathlib.Path, durability: Durability, dice: random.Random, trials: int) -> Seen:
     """The same graph and cuts in a handler that drives it, with LangGraph's own saver as slow."""
     seen, tape = Seen(), Tape()
-    async with _saver(path) as saver:
+    async with bench_graph.saver(SlowSaver, path) as saver:
         graph = leaving_graphs.graph(tape, saver)
         clock = asyncio.get_running_loop().time
         since = clock()
@@ -299,13 +293,6 @@ async def bare(path: pathlib.Path, durability: Durability, dice: random.Random, 
             for thread in together:
                 seen.ended(tape.of(thread), await _state(graph, thread))
     return seen
-
-
-@contextlib.asynccontextmanager
-async def _saver(path: pathlib.Path) -> AsyncIterator[Any]:
-    async with SlowSaver.from_conn_string(str(path)) as saver:
-        await saver.setup()
-        yield saver
 
 
 async def _bare(graph: Any, thread: str, durability: Durability, after: float) -> None:

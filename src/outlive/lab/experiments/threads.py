@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from typing import Any
 from outlive import errors, policy, runtime
 from outlive.lab import stage
 from outlive.lab.experiment import Bench, Experiment, Measured, Unavailable
-from outlive.model import EventKind, Run
+from outlive.model import Run
 from outlive.policy import OnBusy, OnTorn
 from outlive.states import State
+from outlive.testing import hearing
 from outlive.testing.processes import Process
 
 AGENTS = "outlive.lab.services.thread_graphs:served"
@@ -147,10 +147,7 @@ class _Messages:
         await self._ended(run_id)
 
     async def _ended(self, run_id: str) -> Run:
-        async with asyncio.timeout(WITHIN), contextlib.aclosing(self.api.follow(run_id)) as events:
-            async for event in events:
-                if event.kind is EventKind.END:
-                    break
+        await hearing.ended(self.api, run_id, WITHIN)
         return await self.api.run(run_id)
 
     async def _line(self, **fields: Any) -> None:
